@@ -1,0 +1,50 @@
+# Every target sets up .venv by itself, from nothing but python3. A second run installs nothing.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types layers docs unit bench format clean
+
+help: ## Show the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("distgp needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	@touch $@
+
+setup: $(STAMP) ## Create .venv with everything pinned in constraints.txt
+
+demo: $(STAMP) ## Run the main job on a small data set; writes build/demo.png
+	$(BIN)/python examples/demo.py
+
+test: lint types layers docs unit ## Check everything: style, types, layers, docs, tests
+
+lint: $(STAMP) ## ruff: style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## pyright
+	$(BIN)/pyright
+
+layers: $(STAMP) ## import-linter: imports point one way
+	$(BIN)/lint-imports
+
+docs: $(STAMP) ## mkdocs, strict; writes build/site
+	$(BIN)/mkdocs build --strict --quiet
+
+unit: $(STAMP) ## pytest
+	$(BIN)/python -m pytest
+
+bench: $(STAMP) ## Run every benchmark
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+format: $(STAMP) ## Rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what was built, the environment included
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,82 @@
+"""Gaussian process regression for data too large for one GP."""
+
+from distgp.experts import (
+    EXPERTS,
+    ExactExpert,
+    ExactPosterior,
+    Expert,
+    Parameters,
+    Posterior,
+    Prediction,
+    SparseExpert,
+    SparsePosterior,
+)
+from distgp.kernels import (
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    ParameterError,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Scale,
+    Sum,
+)
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.partition import (
+    PARTITIONS,
+    ColumnPartition,
+    ContiguousPartition,
+    KMeansPartition,
+    Partition,
+    RandomPartition,
+    central_set,
+    split,
+    with_communication,
+)
+from distgp.shards import Shard, stack, unstack
+
+__all__ = [
+    "EXPERTS",
+    "PARTITIONS",
+    "RBF",
+    "ColumnPartition",
+    "Constant",
+    "ContiguousPartition",
+    "ExactExpert",
+    "ExactPosterior",
+    "Expert",
+    "JitterWarning",
+    "KMeansPartition",
+    "Kernel",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "NotPositiveDefiniteError",
+    "ParameterError",
+    "Parameters",
+    "Partition",
+    "Periodic",
+    "Posterior",
+    "Prediction",
+    "Product",
+    "RandomPartition",
+    "RationalQuadratic",
+    "Scale",
+    "Shard",
+    "SparseExpert",
+    "SparsePosterior",
+    "Sum",
+    "central_set",
+    "split",
+    "stack",
+    "unstack",
+    "with_communication",
+]
+
+__version__ = "0.1.0"

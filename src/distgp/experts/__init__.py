@@ -1,0 +1,21 @@
+"""Experts: Gaussian processes on one shard, exact or sparse."""
+
+from distgp.experts.base import Expert, Posterior, Prediction
+from distgp.experts.exact import ExactExpert, ExactPosterior
+from distgp.experts.parameters import Parameters
+from distgp.experts.sparse import SparseExpert, SparsePosterior, SparseSums
+
+EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (ExactExpert, SparseExpert)}
+
+__all__ = [
+    "EXPERTS",
+    "ExactExpert",
+    "ExactPosterior",
+    "Expert",
+    "Parameters",
+    "Posterior",
+    "Prediction",
+    "SparseExpert",
+    "SparsePosterior",
+    "SparseSums",
+]

@@ -1,0 +1,90 @@
+"""What an expert is: objective and condition on a shard, then a posterior that predicts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from distgp.experts.parameters import Parameters
+from distgp.shards import Shard
+
+CHUNK_ENTRIES = 2**24
+"""Entries of the largest temporary matrix in a prediction: 128 MiB in float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Mean and variance of the latent f at N points, (*batch, N)."""
+
+    mean: Tensor
+    variance: Tensor
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation."""
+        return self.variance.sqrt()
+
+    def observed(self, noise: Tensor) -> Prediction:
+        """The prediction of y = f + noise, for the latent prediction of f."""
+        return Prediction(self.mean, self.variance + noise[..., None])
+
+
+class Posterior(ABC):
+    """f given one shard, or a batch of shards."""
+
+    parameters: Parameters
+
+    @abstractmethod
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """The mean at all rows of X at once."""
+
+    @abstractmethod
+    def predict_chunk(self, X: Tensor) -> Prediction:
+        """Mean and latent variance at all rows of X at once."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Entries of a temporary matrix for each test point, over the whole batch."""
+
+    def mean(self, X: Tensor) -> Tensor:
+        """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
+        with torch.no_grad():
+            return torch.cat([self.mean_chunk(chunk) for chunk in self._chunks(X)], -1)
+
+    def predict(self, X: Tensor) -> Prediction:
+        """Mean and latent variance at the rows of X (N, d), in bounded memory.
+
+        Variances are at least ε·k(x, x): never zero, never negative.
+        """
+        with torch.no_grad():
+            parts = [self.predict_chunk(chunk) for chunk in self._chunks(X)]
+        mean = torch.cat([part.mean for part in parts], -1)
+        return Prediction(mean, torch.cat([part.variance for part in parts], -1))
+
+    def _chunks(self, X: Tensor) -> Sequence[Tensor]:
+        return X.split(max(1, CHUNK_ENTRIES // self.columns), -2)
+
+
+class Expert(ABC):
+    """A kind of GP: how it scores θ on a shard, and how it conditions on one."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
+        """What training minimises, (*batch,): differentiable in every tensor of θ."""
+
+    @abstractmethod
+    def condition(self, parameters: Parameters, shard: Shard) -> Posterior:
+        """The posterior given the shard."""
+
+
+def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:
+    """Prior − explained, floored at ε·prior: rounding must not make it zero or negative."""
+    return torch.maximum(prior - explained, torch.finfo(prior.dtype).eps * prior)

@@ -1,0 +1,60 @@
+"""θ: what training changes and every expert is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from distgp.kernels.base import Kernel, TensorLike, check_positive, scalar
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Kernel, noise variance σ² (*batch,), and for sparse experts inducing inputs (*batch, m, d).
+
+    Every tensor may carry leading batch dimensions, one entry per expert; without them the
+    experts share it.
+    """
+
+    kernel: Kernel
+    noise: Tensor
+    inducing: Tensor | None = None
+
+    @staticmethod
+    def of(kernel: Kernel, noise: TensorLike, inducing: Tensor | None = None) -> Parameters:
+        """Build θ from plain numbers, checked, in the dtype and on the device of the kernel's."""
+        like = next(iter(kernel.parameters().values()))
+        noise = scalar(noise).to(like)
+        check_positive("noise", noise)
+        return Parameters(kernel, noise, None if inducing is None else inducing.to(like))
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The view that optimisers work on: logarithms of the positive parameters, Z as it is."""
+        positive = {f"kernel.{name}": value for name, value in self.kernel.parameters().items()}
+        view = {name: value.log() for name, value in (positive | {"noise": self.noise}).items()}
+        return view if self.inducing is None else view | {"inducing": self.inducing}
+
+    def with_unconstrained(self, view: Mapping[str, Tensor]) -> Parameters:
+        """The inverse of `unconstrained`; what the view leaves out stays."""
+        prefix = "kernel."
+        kernel = self.kernel.with_parameters(
+            {name[len(prefix) :]: v.exp() for name, v in view.items() if name.startswith(prefix)}
+        )
+        changes: dict[str, Tensor] = {}
+        if "noise" in view:
+            changes["noise"] = view["noise"].exp()
+            check_positive("noise", changes["noise"])
+        if "inducing" in view:
+            changes["inducing"] = view["inducing"]
+        return replace(self, kernel=kernel, **changes)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Parameters:
+        """The same θ elsewhere."""
+        Z = None if self.inducing is None else self.inducing.to(device=device, dtype=dtype)
+        noise = self.noise.to(device=device, dtype=dtype)
+        return Parameters(self.kernel.to(device, dtype), noise, Z)

@@ -1,0 +1,203 @@
+"""The sparse GP expert: collapsed variational inference (Titsias), whitened, built from chunks.
+
+With L_u L_uᵀ = K_uu and A = σ⁻¹ L_u⁻¹ K_uf, everything an expert needs of its rows is a sum over
+them: AAᵀ, Ay, yᵀy and Σ k(x, x). So a shard of any length is read once, in O(m²) memory, and
+shards that share θ and Z are added by adding their sums. The m × m algebra runs in float64 whatever
+the dtype of the data: it costs little, and K_uu is the worst conditioned matrix of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from distgp import linalg
+from distgp.experts.base import Expert, Posterior, Prediction, latent_variance
+from distgp.experts.parameters import Parameters
+from distgp.shards import Shard
+
+CHUNK_ENTRIES = 2**21
+"""Entries of K_uf in one chunk of rows: 16 MiB in float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSums:
+    """What the rows of a shard contribute, (*batch, …): all that conditioning needs of them."""
+
+    AAt: Tensor
+    Ay: Tensor
+    yy: Tensor
+    trace: Tensor  # Σ k(x, x) / σ²
+    n: Tensor
+
+    def __add__(self, other: SparseSums) -> SparseSums:
+        return SparseSums(
+            self.AAt + other.AAt,
+            self.Ay + other.Ay,
+            self.yy + other.yy,
+            self.trace + other.trace,
+            self.n + other.n,
+        )
+
+
+def inducing_factor(parameters: Parameters) -> Tensor:
+    """L_u, with L_u L_uᵀ = K_uu, in float64."""
+    wide = parameters.to(dtype=torch.float64)
+    return linalg.cholesky(wide.kernel(inducing(wide)), "K_uu of the inducing inputs")
+
+
+def inducing(parameters: Parameters) -> Tensor:
+    """Z, which a sparse expert cannot do without."""
+    if parameters.inducing is None:
+        raise ValueError("a sparse expert needs inducing inputs: give Parameters an `inducing`")
+    return parameters.inducing
+
+
+def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
+    """The sums over these rows, all at once."""
+    Kuf = parameters.kernel(inducing(parameters), rows.X)
+    prior = parameters.kernel.diag(rows.X)
+    if rows.mask is not None:
+        Kuf = torch.where(rows.mask[..., None, :], Kuf, 0.0)
+        prior = torch.where(rows.mask, prior, 0.0)
+    V = linalg.solve_lower(Lu.to(Kuf.dtype), Kuf)  # σA
+    wide = torch.float64
+    noise = parameters.noise.to(wide)
+    return SparseSums(
+        AAt=(V @ V.mT).to(wide) / noise[..., None, None],
+        Ay=(V @ rows.y[..., None])[..., 0].to(wide) / noise.sqrt()[..., None],
+        yy=rows.y.square().sum(-1, dtype=wide),
+        trace=prior.sum(-1, dtype=wide) / noise,
+        n=rows.sizes.to(wide),
+    )
+
+
+def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) -> SparseSums:
+    """The sums over a shard, or over a stream of its pieces, in chunks of bounded memory.
+
+    Under autograd every chunk, where there are several, is recomputed in the backward pass, so
+    that a gradient needs little more memory than a value.
+    """
+    total: SparseSums | None = None
+    for piece in [rows] if isinstance(rows, Shard) else rows:
+        batch = torch.broadcast_shapes(Lu.shape[:-2], piece.batch)
+        size = max(1, CHUNK_ENTRIES // (math.prod(batch) * Lu.shape[-1]))
+        for chunk in piece.chunks(size):
+            part = _recomputed_sums(parameters, Lu, chunk, single=chunk.n == piece.n)
+            total = part if total is None else total + part
+    if total is None:
+        raise ValueError("a shard needs at least one row, got none")
+    return total
+
+
+def _recomputed_sums(parameters: Parameters, Lu: Tensor, chunk: Shard, single: bool) -> SparseSums:
+    if single or not torch.is_grad_enabled():
+        return chunk_sums(parameters, Lu, chunk)
+    part = checkpoint(chunk_sums, parameters, Lu, chunk, use_reentrant=False)
+    assert isinstance(part, SparseSums)
+    return part
+
+
+@dataclass(frozen=True, eq=False)
+class SparseFactors:
+    """B = I + AAᵀ = L_B L_Bᵀ and c = σ⁻¹ L_B⁻¹ Ay: shared by the bound and the prediction."""
+
+    LB: Tensor
+    c: Tensor
+
+    @staticmethod
+    def of(noise: Tensor, sums: SparseSums) -> SparseFactors:
+        """Factorise the sums."""
+        LB = linalg.cholesky(linalg.add_diagonal(sums.AAt, sums.AAt.new_ones(())), "I + AAᵀ")
+        c = linalg.solve_lower(LB, sums.Ay[..., None])[..., 0] / noise.sqrt()[..., None]
+        return SparseFactors(LB, c)
+
+
+def negative_bound(noise: Tensor, sums: SparseSums) -> Tensor:
+    """−(collapsed lower bound of log p(y)), (*batch,).
+
+    ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA.
+    """
+    factors = SparseFactors.of(noise, sums)
+    data = sums.yy / noise - factors.c.square().sum(-1)
+    normaliser = sums.n * (2.0 * math.pi * noise).log() + linalg.log_det(factors.LB)
+    return 0.5 * (normaliser + data + _residual_trace(sums))
+
+
+def _residual_trace(sums: SparseSums) -> Tensor:
+    """tr(K − Q) / σ²."""
+    return sums.trace - sums.AAt.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+class SparseExpert(Expert):
+    """A sparse GP on its shard: O(nm²) time, O(m²) memory. Objective: minus the collapsed bound."""
+
+    name: ClassVar[str] = "sparse"
+
+    def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
+        """−(Titsias' bound on log p(y)), with the trace term."""
+        sums = row_sums(parameters, inducing_factor(parameters), shard)
+        return negative_bound(parameters.noise.to(torch.float64), sums)
+
+    def condition(self, parameters: Parameters, shard: Shard | Iterable[Shard]) -> SparsePosterior:
+        """Equation (2) of the paper, from one pass over a shard or over a stream of its pieces."""
+        with torch.no_grad():
+            Lu = inducing_factor(parameters)
+            return SparsePosterior.of(parameters, Lu, row_sums(parameters, Lu, shard))
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePosterior(Posterior):
+    """f given the sums of a shard. It holds no training rows."""
+
+    parameters: Parameters
+    Lu: Tensor
+    sums: SparseSums
+    factors: SparseFactors
+
+    @staticmethod
+    def of(parameters: Parameters, Lu: Tensor, sums: SparseSums) -> SparsePosterior:
+        """Build the posterior from sums, of one shard or added over several."""
+        return SparsePosterior(
+            parameters, Lu, sums, SparseFactors.of(parameters.noise.to(torch.float64), sums)
+        )
+
+    @property
+    def columns(self) -> int:
+        """One entry an inducing input, for each expert."""
+        return self.factors.c.numel()
+
+    @property
+    def weights(self) -> Tensor:
+        """W = L_B⁻ᵀ c, with μ(x) = v(x)ᵀ w."""
+        return linalg.solve_upper(self.factors.LB, self.factors.c[..., None])[..., 0]
+
+    def residual(self) -> Tensor:
+        """tr(K − Q) / (nσ²): what the inducing inputs leave unexplained, in units of the noise."""
+        return _residual_trace(self.sums) / self.sums.n
+
+    def whitened(self, X: Tensor) -> Tensor:
+        """v(x) = L_u⁻¹ k_u(x) for all x, (*batch, m, N)."""
+        K = self.parameters.kernel(inducing(self.parameters), X)
+        return linalg.solve_lower(self.Lu.to(K.dtype), K)
+
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """μ = vᵀ L_B⁻ᵀ c."""
+        return self._mean(self.whitened(X))
+
+    def predict_chunk(self, X: Tensor) -> Prediction:
+        """μ = vᵀ L_B⁻ᵀ c and s² = k(x, x) − ‖v‖² + ‖L_B⁻¹ v‖²."""
+        v = self.whitened(X)
+        kept = linalg.solve_lower(self.factors.LB.to(v.dtype), v).square_().sum(-2)
+        explained = v.square().sum(-2) - kept
+        variance = latent_variance(self.parameters.kernel.diag(X), explained)
+        return Prediction(self._mean(v), variance)
+
+    def _mean(self, v: Tensor) -> Tensor:
+        return (self.weights.to(v.dtype)[..., None, :] @ v)[..., 0, :]

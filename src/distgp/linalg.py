@@ -1,0 +1,128 @@
+"""Dense linear algebra: the only module that factorises. Everything is batched.
+
+Jitter policy, for all of distgp: a matrix is factorised as it is; only where that fails is a
+multiple of the identity added, relative to the mean of the matrix's diagonal, starting at its
+rounding error 10·n·ε and growing by tens up to `LARGEST_JITTER`. Jitter above the rounding error
+is reported by a `JitterWarning`; beyond the limit a `NotPositiveDefiniteError` says what to change.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LARGEST_JITTER = {torch.float64: 1e-5, torch.float32: 1e-2}
+
+
+class JitterWarning(UserWarning):
+    """More than rounding error had to be added to a matrix before it could be factorised."""
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """A covariance matrix could not be factorised, even with the largest allowed jitter."""
+
+
+def cholesky(A: Tensor, name: str = "the covariance matrix") -> Tensor:
+    """Lower L with L Lᵀ = A, or = A + jitter·mean(diag A)·I where A alone fails."""
+    L, info = torch.linalg.cholesky_ex(A)
+    if not info.any() and torch.isfinite(L.detach().diagonal(dim1=-2, dim2=-1)).all():
+        return L
+    with torch.no_grad():
+        jitter = _smallest_jitter(A, info, name)
+    L, _ = torch.linalg.cholesky_ex(_with_jitter(A, jitter))
+    return L
+
+
+def solve_lower(L: Tensor, B: Tensor) -> Tensor:
+    """L⁻¹ B."""
+    return torch.linalg.solve_triangular(L, B, upper=False)
+
+
+def solve_upper(L: Tensor, B: Tensor) -> Tensor:
+    """L⁻ᵀ B, from the lower factor L."""
+    return torch.linalg.solve_triangular(L.mT, B, upper=True)
+
+
+def cholesky_solve(L: Tensor, B: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹ B."""
+    return torch.cholesky_solve(B, L)
+
+
+def cholesky_inverse(L: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹, for gradients that need every entry of it; everything else solves."""
+    return torch.cholesky_inverse(L)
+
+
+def log_det(L: Tensor) -> Tensor:
+    """Log det(L Lᵀ)."""
+    return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def pivoted_cholesky(
+    diagonal: Tensor, column: Callable[[int], Tensor], tolerance: float, largest: int
+) -> Tensor:
+    """Pivots of a partial Cholesky factorisation of a matrix known by its diagonal and columns.
+
+    Each pivot has the largest residual diagonal; stops when the residual's mean over the rows not
+    taken is at most `tolerance`, when it is all rounding error, or after `largest` pivots.
+    """
+    s = len(diagonal)
+    rounding = 10 * s * torch.finfo(diagonal.dtype).eps * float(diagonal.max())
+    residual, L = diagonal.clone(), diagonal.new_empty((largest, s))
+    pivots: list[int] = []
+    for j in range(largest):
+        pivot = int(residual.argmax())
+        peak = float(residual[pivot])
+        if j > 0 and (peak <= rounding or float(residual.sum()) <= tolerance * (s - j)):
+            break
+        L[j] = (column(pivot) - L[:j, pivot] @ L[:j]) / math.sqrt(peak)
+        residual = (residual - L[j].square()).clamp_min_(0.0)
+        residual[pivot] = 0.0
+        pivots.append(pivot)
+    return torch.tensor(pivots, device=diagonal.device)
+
+
+def add_diagonal(A: Tensor, values: Tensor) -> Tensor:
+    """A + diag(values), where values broadcasts to the diagonal's shape (*batch, n)."""
+    out = A.clone()
+    out.diagonal(dim1=-2, dim2=-1).add_(values)
+    return out
+
+
+def _with_jitter(A: Tensor, jitter: Tensor) -> Tensor:
+    scale = A.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
+    return add_diagonal(A, (jitter * scale)[..., None])
+
+
+def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
+    """The relative jitter that each matrix of the batch needs; zero where it needs none."""
+    if not torch.isfinite(A).all():
+        raise NotPositiveDefiniteError(
+            f"{name} contains NaN or infinity: check the inputs and the hyperparameters for values "
+            "that overflow"
+        )
+    n, rounding = A.shape[-1], 10 * A.shape[-1] * torch.finfo(A.dtype).eps
+    jitter, level = torch.zeros(A.shape[:-2], dtype=A.dtype, device=A.device), rounding
+    while info.any():
+        if level > max(LARGEST_JITTER[A.dtype], rounding):
+            raise NotPositiveDefiniteError(
+                f"{name} ({n} × {n}, {A.dtype}) is not positive definite, even with "
+                f"{level / 10:.0e} of its mean diagonal added. Likely causes: duplicate or nearly "
+                "duplicate rows with a tiny noise, lengthscales far larger than the data's extent, "
+                "or a dtype too narrow. Remove duplicates, raise the noise, or use float64."
+            )
+        jitter = torch.where(info > 0, torch.full_like(jitter, level), jitter)
+        info = torch.linalg.cholesky_ex(_with_jitter(A, jitter)).info
+        level *= 10
+    if (largest := float(jitter.max())) > rounding:
+        warnings.warn(
+            f"added {largest:.0e} of its mean diagonal to {name} ({n} × {n}, {A.dtype}) to "
+            "factorise it; results are accurate to about that much",
+            JitterWarning,
+            stacklevel=4,
+        )
+    return jitter

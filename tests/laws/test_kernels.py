@@ -1,0 +1,123 @@
+"""What must hold of every kernel, over all that distgp defines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import FLOAT, close, concrete, example, inputs, naive_gram
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distgp import Kernel
+
+KERNELS = concrete(Kernel)
+ALL = pytest.mark.parametrize("cls", KERNELS, ids=lambda cls: cls.__name__)
+
+
+def test_discovery_finds_the_kernels():
+    assert len(KERNELS) >= 11
+
+
+@ALL
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_equals_naive_loop(cls, d):
+    kernel, X, Z = example(cls, d), inputs(7, d), inputs(4, d, seed=1)
+    close(kernel(X, Z), naive_gram(kernel, X, Z), rtol=1e-12, atol=1e-13)
+    close(kernel.diag(X), naive_gram(kernel, X, X).diagonal(), rtol=1e-12, atol=1e-13)
+
+
+@ALL
+@settings(deadline=None, max_examples=20)
+@given(
+    n=st.integers(1, 25),
+    d=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+    spread=st.floats(1e-3, 1e3),
+)
+def test_symmetric_and_positive_semidefinite(cls, n, d, seed, spread):
+    K = example(cls, d)(inputs(n, d, seed) * spread)
+    close(K, K.mT, rtol=1e-12, atol=1e-14 * float(K.abs().max()))
+    eigenvalues = torch.linalg.eigvalsh(K)
+    assert eigenvalues[0] >= -1e-12 * max(1.0, float(eigenvalues[-1]))
+
+
+@ALL
+def test_diag_is_the_diagonal_exactly_where_rows_repeat(cls):
+    X = inputs(6, 3).repeat(2, 1) * 50 + 1000  # duplicates, far from the origin
+    kernel = example(cls, 3)
+    K = kernel(X)
+    close(K.diagonal(), kernel.diag(X), rtol=1e-14, atol=0)
+    close(K[:6, 6:].diagonal(), kernel.diag(X[:6]), rtol=1e-14, atol=0)
+
+
+@ALL
+def test_gradient_is_finite_and_right_at_zero_distance(cls):
+    X = torch.cat([inputs(4, 2), inputs(4, 2)])
+    kernel = example(cls, 2)
+    weights = inputs(8, 8, seed=3)
+
+    def value(*parameters):
+        named = dict(zip(kernel.parameters(), parameters, strict=True))
+        return (kernel.with_parameters(named)(X) * weights).sum()
+
+    points = tuple(p.clone().requires_grad_() for p in kernel.parameters().values())
+    assert torch.autograd.gradcheck(value, points)
+
+
+@ALL
+def test_gradient_in_the_inputs(cls):
+    kernel, X, Z = example(cls, 2), inputs(4, 2).requires_grad_(), inputs(3, 2, seed=1)
+    assert torch.autograd.gradcheck(lambda X: kernel(X, Z), (X,))
+    at_zero_distance = (kernel(X, X.detach().clone()) + 0 * X.sum()).sum()
+    (gradient,) = torch.autograd.grad(at_zero_distance, X)
+    assert bool(torch.isfinite(gradient).all())
+
+
+@ALL
+def test_batches_of_parameters_and_inputs_equal_loops(cls):
+    kernel = example(cls, 2)
+    factors = torch.tensor([0.5, 1.0, 2.0], dtype=FLOAT)
+    batched = kernel.with_parameters(
+        {
+            name: factors.reshape(-1, *[1] * value.ndim) * value
+            for name, value in kernel.parameters().items()
+        }
+    )
+    X, Z = torch.stack([inputs(5, 2, s) for s in range(3)]), inputs(4, 2, 9)
+    K, k = batched(X, Z), batched.diag(X)
+    shared, shared_diag = batched(Z), batched.diag(Z)
+    for i, factor in enumerate(factors):
+        one = kernel.with_parameters({n: factor * v for n, v in kernel.parameters().items()})
+        close(K[i], one(X[i], Z))
+        close(k[i], one.diag(X[i]))
+        close(shared[i], one(Z))
+        close(shared_diag[i], one.diag(Z))
+
+
+@ALL
+def test_parameters_round_trip_and_are_positive(cls):
+    kernel = example(cls, 3)
+    again = kernel.with_parameters(kernel.parameters())
+    assert again.parameters().keys() == kernel.parameters().keys()
+    X = inputs(4, 3)
+    close(again(X), kernel(X), rtol=0, atol=0)
+    for name in kernel.parameters():
+        with pytest.raises(ValueError, match="must be positive"):
+            kernel.with_parameters({name: -kernel.parameters()[name]})
+
+
+@ALL
+def test_float32_runs_and_stays_in_float32(cls):
+    kernel, X = example(cls, 2), inputs(10, 2)
+    narrow = kernel.to(dtype=torch.float32)
+    K = narrow(X.to(torch.float32))
+    assert K.dtype == torch.float32
+    close(K.to(FLOAT), kernel(X), rtol=1e-4, atol=1e-5)
+
+
+@ALL
+def test_a_kernel_cannot_be_changed(cls):
+    kernel = example(cls, 2)
+    for name in kernel.own_parameters() or ["kernels"]:
+        with pytest.raises(AttributeError):
+            setattr(kernel, name, 1.0)

@@ -1,0 +1,28 @@
+"""The house keeps its own rules."""
+
+import ast
+from pathlib import Path
+
+import distgp
+
+SOURCE = Path(distgp.__file__).parent
+FACTORISATIONS = {
+    "cholesky", "cholesky_ex", "cholesky_solve", "cholesky_inverse", "inv", "pinv", "solve", "eigh",
+    "eigvalsh", "svd", "qr", "lstsq", "solve_triangular", "slogdet", "lu_factor",
+}  # fmt: skip
+
+
+def test_only_linalg_factorises():
+    for path in SOURCE.rglob("*.py"):
+        if path.name == "linalg.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in FACTORISATIONS:
+                owner = ast.unparse(node.value)
+                assert owner == "linalg", f"{path.name}:{node.lineno} calls {owner}.{node.attr}"
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in distgp.__all__:
+        value = getattr(distgp, name)
+        assert isinstance(value, dict) or (value.__doc__ or "").strip(), name

@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+import torch
+from helpers import concrete, inputs, shard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distgp import (
+    PARTITIONS,
+    ColumnPartition,
+    ContiguousPartition,
+    KMeansPartition,
+    Partition,
+    RandomPartition,
+    central_set,
+    split,
+    with_communication,
+)
+from distgp.partition import row_priority
+
+BALANCED = [RandomPartition(), KMeansPartition(), ContiguousPartition(), ContiguousPartition(0)]
+
+
+def rows_of(shards):
+    return sorted(row for s in shards for row in s.rows.tolist())
+
+
+def test_registry_holds_every_partition():
+    assert set(PARTITIONS.values()) == set(concrete(Partition))
+
+
+@pytest.mark.parametrize("partition", BALANCED, ids=repr)
+@settings(deadline=None, max_examples=20)
+@given(data=st.data(), n=st.integers(1, 120), d=st.integers(1, 3), seed=st.integers(0, 1000))
+def test_every_row_once_balanced_within_one_and_deterministic(partition, data, n, d, seed):
+    M = data.draw(st.integers(1, n))
+    X = inputs(n, d, seed).numpy()
+    labels = partition.assign(X, M, seed)
+    counts = np.bincount(labels, minlength=M)
+    assert counts.sum() == n and len(counts) == M
+    assert counts.max() - counts.min() <= 1
+    assert np.array_equal(labels, partition.assign(X, M, seed))
+
+
+@pytest.mark.parametrize("partition", BALANCED, ids=repr)
+@pytest.mark.parametrize("M", [0, 11])
+def test_too_many_or_no_experts_is_an_error(partition, M):
+    with pytest.raises(ValueError, match=f"expected 1 to 10 experts.*got {M}"):
+        partition.assign(inputs(10, 2).numpy(), M, 0)
+
+
+def test_random_partitions_differ_by_seed():
+    X = inputs(100, 1).numpy()
+    partition = RandomPartition()
+    assert not np.array_equal(partition.assign(X, 4, 0), partition.assign(X, 4, 1))
+
+
+def test_contiguous_blocks_follow_the_column():
+    X = inputs(50, 2).numpy()
+    labels = ContiguousPartition(column=1).assign(X, 5, 0)
+    tops = [X[labels == i, 1].max() for i in range(5)]
+    bottoms = [X[labels == i, 1].min() for i in range(5)]
+    assert all(tops[i] <= bottoms[i + 1] for i in range(4))
+    assert ContiguousPartition().assign(X, 5, 0).tolist() == sorted([0, 1, 2, 3, 4] * 10)
+
+
+def test_kmeans_keeps_separate_clusters_together():
+    centres = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    truth = np.repeat([0, 1, 2], 20)
+    X = centres[truth] + inputs(60, 2).numpy()
+    for partition in (KMeansPartition(), KMeansPartition(balanced=False)):
+        labels = partition.assign(X, 3, 0)
+        assert len(set(zip(truth, labels, strict=True))) == 3
+
+
+def test_unbalanced_kmeans_is_the_nearest_centre():
+    centres = np.array([[0.0, 0.0], [10.0, 0.0]])
+    truth = np.repeat([0, 1], [50, 10])
+    X = centres[truth] + inputs(60, 2).numpy()
+    counts = np.bincount(KMeansPartition(balanced=False).assign(X, 2, 0))
+    assert sorted(counts) == [10, 50]
+
+
+def test_column_values_stay_together():
+    X = np.array([[3.0], [1.0], [3.0], [2.0], [1.0], [3.0], [9.0]])
+    labels = ColumnPartition(0).assign(X, 4, 0)
+    assert all(len(set(labels[X[:, 0] == v])) == 1 for v in (1, 2, 3, 9))
+    assert len(set(labels)) == 4
+    packed = ColumnPartition(0).assign(X, 2, 0)
+    assert sorted(np.bincount(packed)) == [3, 4]
+    with pytest.raises(ValueError, match="4 distinct values"):
+        ColumnPartition(0).assign(X, 5, 0)
+
+
+def test_split_checks_its_labels():
+    data = shard(6, 2)
+    shards = split(data, np.array([1, 0, 1, 0, 2, 1]))
+    assert [s.rows.tolist() for s in shards] == [[1, 3], [0, 2, 5], [4]]
+    assert torch.equal(shards[1].X, data.X[[0, 2, 5]])
+    with pytest.raises(ValueError, match="one label for each of 6 rows"):
+        split(data, np.zeros(5, dtype=int))
+    with pytest.raises(ValueError, match="all used"):
+        split(data, np.array([0, 0, 2, 2, 2, 2]))
+
+
+@settings(deadline=None, max_examples=20)
+@given(data=st.data(), n=st.integers(1, 60))
+def test_communication_shard_comes_first_and_nothing_is_lost(data, n):
+    M = data.draw(st.integers(1, n))
+    shards = with_communication(shard(n, 2), M, KMeansPartition(), seed=3)
+    assert len(shards) == M and rows_of(shards) == list(range(n))
+    assert abs(shards[0].n - n / M) < 1
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_central_set_is_spread_and_blind_to_the_order_of_shards(data, sizes):
+    whole = shard(sum(sizes), 2)
+    shards = split(whole, np.repeat(np.arange(len(sizes)), sizes))
+    size = data.draw(st.integers(1, whole.n))
+    central = central_set(shards, size, seed=4)
+    shuffled = central_set(shards[::-1], size, seed=4)
+    assert sorted(central.rows.tolist()) == sorted(shuffled.rows.tolist())
+    assert len(set(central.rows.tolist())) == size
+    taken = [len(set(s.rows.tolist()) & set(central.rows.tolist())) for s in shards]
+    open_ = [t for t, s in zip(taken, shards, strict=True) if t < s.n]
+    assert not open_ or max(taken) - min(open_) <= 1
+    assert torch.equal(central.X, whole.X[central.rows])
+
+
+def test_central_set_is_random_by_seed_and_checked():
+    shards = split(shard(100, 1), np.repeat([0, 1], 50))
+    a, b = (set(central_set(shards, 10, seed).rows.tolist()) for seed in (0, 1))
+    assert a != b
+    with pytest.raises(ValueError, match="1 to 100 rows"):
+        central_set(shards, 101, 0)
+
+
+def test_row_priorities_are_uniform_and_distinct():
+    priority = row_priority(np.arange(100_000), 7)
+    assert len(np.unique(priority)) == 100_000
+    counts = np.bincount((priority >> np.uint64(60)).astype(int), minlength=16)
+    # 16 bins of 6,250 with standard deviation 76.5: five of them is a rare event.
+    assert np.abs(counts - 6250).max() < 5 * 76.5

@@ -93,3 +93,8 @@ def test_columns_that_do_not_fit_are_explained():
 
 def test_repr_shows_the_parameters():
     assert repr(1.5 * RBF([0.5, 2.0])) == "Scale(kernel=RBF(lengthscale=[0.5, 2.0]), variance=1.5)"
+
+
+def test_an_outlier_among_the_test_points_does_not_spoil_the_others():
+    far = torch.cat([Z, torch.full((1, 3), 1e9, dtype=FLOAT)])
+    close(Matern12(0.5)(far, X)[:-1], Matern12(0.5)(Z, X), rtol=1e-12)

@@ -13,8 +13,8 @@ from torch import Tensor
 from distgp.experts.parameters import Parameters
 from distgp.shards import Shard
 
-CHUNK_ENTRIES = 2**24
-"""Entries of the largest temporary matrix in a prediction: 128 MiB in float64."""
+CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
+"""Entries of the largest temporary matrix, by device: 16 MiB (cache) and 512 MiB in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Posterior(ABC):
         return Prediction(mean, torch.cat([part.variance for part in parts], -1))
 
     def _chunks(self, X: Tensor) -> Sequence[Tensor]:
-        return X.split(max(1, CHUNK_ENTRIES // self.columns), -2)
+        return X.split(chunk_rows(self.columns, X.device), -2)
 
 
 class Expert(ABC):
@@ -83,6 +83,11 @@ class Expert(ABC):
     @abstractmethod
     def condition(self, parameters: Parameters, shard: Shard) -> Posterior:
         """The posterior given the shard."""
+
+
+def chunk_rows(columns: int, device: torch.device) -> int:
+    """How many rows fit into a chunk, if each takes this many entries."""
+    return max(1, CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cpu"]) // columns)
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class ExactPosterior(Posterior):
 
     def cross(self, X: Tensor) -> Tensor:
         """k_i(x) = k(X_i, x) for all x, (*batch, n, N); zero on padding."""
-        K = self.parameters.kernel(self.shard.X, X)
+        K = self.parameters.kernel(X, self.shard.X).mT
         return K if self.shard.mask is None else torch.where(self.shard.mask[..., None], K, 0.0)
 
     def mean_chunk(self, X: Tensor) -> Tensor:

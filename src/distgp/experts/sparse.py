@@ -18,12 +18,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
-from distgp.experts.base import Expert, Posterior, Prediction, latent_variance
+from distgp.experts.base import Expert, Posterior, Prediction, chunk_rows, latent_variance
 from distgp.experts.parameters import Parameters
 from distgp.shards import Shard
-
-CHUNK_ENTRIES = 2**21
-"""Entries of K_uf in one chunk of rows: 16 MiB in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +58,7 @@ def inducing(parameters: Parameters) -> Tensor:
 
 def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
     """The sums over these rows, all at once."""
-    Kuf = parameters.kernel(inducing(parameters), rows.X)
+    Kuf = parameters.kernel(rows.X, inducing(parameters)).mT
     prior = parameters.kernel.diag(rows.X)
     if rows.mask is not None:
         Kuf = torch.where(rows.mask[..., None, :], Kuf, 0.0)
@@ -87,7 +84,7 @@ def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) 
     total: SparseSums | None = None
     for piece in [rows] if isinstance(rows, Shard) else rows:
         batch = torch.broadcast_shapes(Lu.shape[:-2], piece.batch)
-        size = max(1, CHUNK_ENTRIES // (math.prod(batch) * Lu.shape[-1]))
+        size = chunk_rows(math.prod(batch) * Lu.shape[-1], piece.X.device)
         for chunk in piece.chunks(size):
             part = _recomputed_sums(parameters, Lu, chunk, single=chunk.n == piece.n)
             total = part if total is None else total + part
@@ -184,7 +181,7 @@ class SparsePosterior(Posterior):
 
     def whitened(self, X: Tensor) -> Tensor:
         """v(x) = L_u⁻¹ k_u(x) for all x, (*batch, m, N)."""
-        K = self.parameters.kernel(inducing(self.parameters), X)
+        K = self.parameters.kernel(X, inducing(self.parameters)).mT
         return linalg.solve_lower(self.Lu.to(K.dtype), K)
 
     def mean_chunk(self, X: Tensor) -> Tensor:

@@ -15,11 +15,13 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     """‖a_i − b_j‖² for all rows of A (*batch, n1, d) and B (*batch, n2, d), by one matrix product.
 
     ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²). Both
-    are centred first, which leaves the distance as it is and the cancellation small. The norms
+    are shifted by the mean of B first, which leaves the distance as it is and the cancellation
+    small: put the points of reference (training rows, inducing inputs) second, so that outliers
+    among the others cannot spoil it. The norms
     are shrunk by the rounding error that the product is likely to have, (2 + √d)ε, so that equal
     rows get exactly 0 after clamping, in value and in gradient; others stay correct to rounding.
     """
-    centre = A.detach().mean(-2, keepdim=True)
+    centre = B.detach().mean(-2, keepdim=True)
     A, B = A - centre, B - centre
     shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
     a = A.square().sum(-1, keepdim=True) * shrink

@@ -62,6 +62,20 @@ def log_det(L: Tensor) -> Tensor:
     return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
+    """A⁺ b for a symmetric positive semidefinite A that may be singular.
+
+    Solved in unknowns scaled by √scale, where A has entries of order 1; directions with
+    eigenvalues below 10³·n·ε are rounding error and get no weight.
+    """
+    n = A.shape[-1]
+    root = scale.clamp_min(torch.finfo(A.dtype).tiny).sqrt()
+    values, vectors = torch.linalg.eigh(A / (root[:, None] * root[None, :]))
+    kept = values > 1e3 * n * torch.finfo(A.dtype).eps
+    inverse = torch.where(kept, 1.0 / torch.where(kept, values, 1.0), 0.0)
+    return vectors @ (inverse * (vectors.mT @ (b / root))) / root
+
+
 def pivoted_cholesky(
     diagonal: Tensor, column: Callable[[int], Tensor], tolerance: float, largest: int
 ) -> Tensor:

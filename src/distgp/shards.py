@@ -71,6 +71,25 @@ class Shard:
         mask = None if self.mask is None else self.mask[index]
         return Shard(self.X[index], self.y[index], self.rows[index], mask)
 
+    def take_batch(self, which: slice) -> Shard:
+        """The chosen shards of a batch, as a batch."""
+        mask = None if self.mask is None else self.mask[which]
+        return Shard(self.X[which], self.y[which], self.rows[which], mask)
+
+    def join(self, batch: Shard) -> Shard:
+        """A batch whose shards each begin with the rows of this one."""
+        M = batch.batch[0]
+        mask = None
+        if batch.mask is not None:
+            real = torch.ones(M, self.n, dtype=torch.bool, device=self.X.device)
+            mask = torch.cat([real, batch.mask], -1)
+        return Shard(
+            torch.cat([self.X.expand(M, *self.X.shape), batch.X], -2),
+            torch.cat([self.y.expand(M, -1), batch.y], -1),
+            torch.cat([self.rows.expand(M, -1), batch.rows], -1),
+            mask,
+        )
+
     def take(self, which: Tensor | slice) -> Shard:
         """The chosen rows, as a shard."""
         mask = None if self.mask is None else self.mask[..., which]

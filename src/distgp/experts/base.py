@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp.experts.parameters import Parameters
+from distgp.kernels import Kernel
 from distgp.shards import Shard
 
 CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
@@ -52,6 +53,26 @@ class Posterior(ABC):
     def columns(self) -> int:
         """Entries of a temporary matrix for each test point, over the whole batch."""
 
+    @property
+    @abstractmethod
+    def batch(self) -> torch.Size:
+        """The leading batch dimensions: one entry per expert."""
+
+    @abstractmethod
+    def representer(self) -> tuple[Tensor, Tensor]:
+        """Points P (*batch, p, d) and coefficients (*batch, p) with μ(x) = Σ_p k(x, p) c_p."""
+
+    @abstractmethod
+    def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean as a random variable of the prior: points P, a (*batch, p, N), k_A (*batch, N).
+
+        cov(μ_i(x), μ_j(x)) = a_iᵀ k(P_i, P_j) a_j for i ≠ j, var μ_i = cov(μ_i, f) = k_A: equation (6).
+        """
+
+    @abstractmethod
+    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
+        """Σ_i β_i μ_i(x) over the experts of a batch: one kernel matrix where they share θ."""
+
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
         with torch.no_grad():
@@ -88,6 +109,12 @@ class Expert(ABC):
 def chunk_rows(columns: int, device: torch.device) -> int:
     """How many rows fit into a chunk, if each takes this many entries."""
     return max(1, CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cpu"]) // columns)
+
+
+def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:
+    """k(X, points) @ coefficients, without holding the whole matrix."""
+    rows = chunk_rows(len(points), X.device)
+    return torch.cat([kernel(chunk, points) @ coefficients for chunk in X.split(rows, -2)])
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:

@@ -11,7 +11,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distgp import linalg
-from distgp.experts.base import Expert, Posterior, Prediction, latent_variance
+from distgp.experts.base import (
+    Expert,
+    Posterior,
+    Prediction,
+    latent_variance,
+    product_in_chunks,
+)
 from distgp.experts.parameters import Parameters
 from distgp.shards import Shard
 
@@ -87,6 +93,30 @@ class ExactPosterior(Posterior):
     def columns(self) -> int:
         """One entry a training row."""
         return self.alpha.numel()
+
+    @property
+    def batch(self) -> torch.Size:
+        """One entry per expert."""
+        return self.alpha.shape[:-1]
+
+    def representer(self) -> tuple[Tensor, Tensor]:
+        """The training rows and α."""
+        return self.shard.X, self.alpha
+
+    def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A = K̃⁻¹k_i(x) on the training rows; k_A = aᵀk_i(x)."""
+        K = self.cross(X)
+        half = linalg.solve_lower(self.L, K)
+        return self.shard.X, linalg.solve_upper(self.L, half), half.square().sum(-2)
+
+    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
+        """Σβ_i k_i(x)ᵀα_i."""
+        if self.parameters.batch:
+            return weights @ self.mean(X)
+        points = self.shard.X.reshape(-1, self.shard.d)
+        return product_in_chunks(
+            self.parameters.kernel, X, points, (weights[:, None] * self.alpha).reshape(-1)
+        )
 
     def cross(self, X: Tensor) -> Tensor:
         """k_i(x) = k(X_i, x) for all x, (*batch, n, N); zero on padding."""

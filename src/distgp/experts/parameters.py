@@ -31,6 +31,26 @@ class Parameters:
         check_positive("noise", noise)
         return Parameters(kernel, noise, None if inducing is None else inducing.to(like))
 
+    @property
+    def batch(self) -> torch.Size:
+        """The batch dimensions of kernel and noise: empty where the experts share them."""
+        return torch.broadcast_shapes(self.noise.shape, *self.kernel.batches().values())
+
+    @property
+    def inducing_batch(self) -> torch.Size:
+        """The batch dimensions of Z: empty where the experts share it, or have none."""
+        return torch.Size() if self.inducing is None else self.inducing.shape[:-2]
+
+    def __getitem__(self, index: int | slice | Tensor) -> Parameters:
+        """θ of these experts of a batch; what they share stays shared."""
+        values, batches = self.kernel.parameters(), self.kernel.batches()
+        own = {name: values[name][index] for name, batch in batches.items() if batch}
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        Z = self.inducing
+        if Z is not None and self.inducing_batch:
+            Z = Z[index]
+        return Parameters(self.kernel.with_parameters(own), noise, Z)
+
     def unconstrained(self) -> dict[str, Tensor]:
         """The view that optimisers work on: logarithms of the positive parameters, Z as it is."""
         positive = {f"kernel.{name}": value for name, value in self.kernel.parameters().items()}

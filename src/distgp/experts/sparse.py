@@ -33,6 +33,18 @@ class SparseSums:
     trace: Tensor  # Σ k(x, x) / σ²
     n: Tensor
 
+    def __getitem__(self, index: int | slice) -> SparseSums:
+        """The sums of these shards of a batch."""
+        return SparseSums(
+            self.AAt[index], self.Ay[index], self.yy[index], self.trace[index], self.n[index]
+        )
+
+    def total(self) -> SparseSums:
+        """The sums over all shards of a batch."""
+        return SparseSums(
+            self.AAt.sum(0), self.Ay.sum(0), self.yy.sum(0), self.trace.sum(0), self.n.sum(0)
+        )
+
     def __add__(self, other: SparseSums) -> SparseSums:
         return SparseSums(
             self.AAt + other.AAt,
@@ -174,6 +186,44 @@ class SparsePosterior(Posterior):
     def weights(self) -> Tensor:
         """W = L_B⁻ᵀ c, with μ(x) = v(x)ᵀ w."""
         return linalg.solve_upper(self.factors.LB, self.factors.c[..., None])[..., 0]
+
+    @property
+    def batch(self) -> torch.Size:
+        """One entry per expert."""
+        return self.factors.c.shape[:-1]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the experts of the batch share kernel, noise and Z, and so v(x)."""
+        return not self.parameters.batch and not self.parameters.inducing_batch
+
+    def shrinkage(self) -> Tensor:
+        """R = I − B⁻¹, (*batch, m, m): r(x) = R v(x) is what the expert passes on of v."""
+        eye = torch.eye(self.Lu.shape[-1], dtype=self.Lu.dtype, device=self.Lu.device)
+        return eye - linalg.cholesky_inverse(self.factors.LB)
+
+    def representer(self) -> tuple[Tensor, Tensor]:
+        """The inducing inputs and L_u⁻ᵀ w."""
+        Z = inducing(self.parameters)
+        w = self.weights[..., None]
+        coefficients = linalg.solve_upper(self.Lu.expand(*w.shape[:-2], -1, -1), w)[..., 0]
+        return Z.expand(*w.shape[:-2], -1, -1), coefficients.to(Z.dtype)
+
+    def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Nyström: a = L_u⁻ᵀ r on the inducing inputs, r = (I − B⁻¹)v; k_A = rᵀv."""
+        v = self.whitened(X)
+        r = v - linalg.cholesky_solve(self.factors.LB.to(v.dtype), v)
+        a = linalg.solve_upper(self.Lu.to(v.dtype).expand(*r.shape[:-2], -1, -1), r)
+        Z = inducing(self.parameters)
+        return Z.expand(*r.shape[:-2], -1, -1), a, (r * v).sum(-2)
+
+    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
+        """v(x)ᵀ Σβ_i w_i where Z is shared."""
+        if not self.shared:
+            return weights.to(X.dtype) @ self.mean(X)
+        w = (weights.to(self.weights.dtype) @ self.weights).to(X.dtype)
+        rows = chunk_rows(len(w), X.device)
+        return torch.cat([w @ self.whitened(chunk) for chunk in X.split(rows, -2)])
 
     def residual(self) -> Tensor:
         """tr(K − Q) / (nσ²): what the inducing inputs leave unexplained, in units of the noise."""

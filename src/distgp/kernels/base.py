@@ -108,6 +108,20 @@ class Kernel(ABC):
         }
         return self.own_parameters() | nested
 
+    def batches(self) -> dict[str, torch.Size]:
+        """The leading batch dimensions of each parameter; empty where the experts share it."""
+        own = {
+            spec.name: value.shape[: value.ndim - (spec.metadata["converter"] is vector)]
+            for spec in _fields(self)
+            if isinstance(value := getattr(self, spec.name), Tensor)
+        }
+        nested = {
+            f"{prefix}.{name}": shape
+            for prefix, child in self.children().items()
+            for name, shape in child.batches().items()
+        }
+        return own | nested
+
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
         """The same kernel with these parameters in place of its own; others stay."""
         changes: dict[str, Any] = {

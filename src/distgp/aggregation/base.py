@@ -1,0 +1,199 @@
+"""What an aggregator is, and what it makes: one posterior out of many."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from distgp.aggregation.ensemble import Ensemble, Group
+from distgp.experts.base import Prediction, chunk_rows
+
+Space: TypeAlias = Literal["latent", "observed"]
+LARGEST_NORM = 10.0
+"""Σ|β| beyond which weights are reported: errors of the experts are amplified that much."""
+
+
+class WeightsWarning(UserWarning):
+    """The weights of an aggregator are so large that its prediction is not to be trusted."""
+
+
+class AggregationError(ValueError):
+    """An aggregator cannot serve these experts."""
+
+
+class Combined(ABC):
+    """One posterior, made of many experts'."""
+
+    space: ClassVar[Space] | Space = "latent"
+    noise: Tensor
+    weights: Tensor | None = None
+    """β, one weight an expert; None where the weights change from point to point."""
+    central: Tensor | None = None
+    """The central inputs, where the aggregator has any."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Entries of temporary matrices for each test point."""
+
+    @abstractmethod
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """The mean at all rows of X at once, without variance work where it can be avoided."""
+
+    @abstractmethod
+    def predict_chunk(self, X: Tensor) -> Prediction:
+        """Mean and variance at all rows of X at once, of f or of y as `space` says."""
+
+    def mean(self, X: Tensor) -> Tensor:
+        """The mean at the rows of X (N, d), in bounded memory."""
+        with torch.no_grad():
+            return torch.cat([self.mean_chunk(chunk) for chunk in self._chunks(X)])
+
+    def predict(self, X: Tensor, observed: bool = False) -> Prediction:
+        """Mean and variance at the rows of X (N, d): of the latent f, or of y = f + noise."""
+        with torch.no_grad():
+            parts = [self.predict_chunk(chunk) for chunk in self._chunks(X)]
+        mean = torch.cat([part.mean for part in parts])
+        variance = torch.cat([part.variance for part in parts])
+        if observed and self.space == "latent":
+            variance = variance + self.noise
+        elif not observed and self.space == "observed":
+            variance = torch.maximum(variance - self.noise, torch.finfo(mean.dtype).eps * variance)
+        return Prediction(mean, variance)
+
+    @property
+    def weight_sum(self) -> float | None:
+        """Σβ: near 1 where the experts agree on the scale of f."""
+        return None if self.weights is None else float(self.weights.sum())
+
+    @property
+    def weight_norm(self) -> float | None:
+        """Σ|β|: how much errors of the experts can be amplified."""
+        return None if self.weights is None else float(self.weights.abs().sum())
+
+    def _chunks(self, X: Tensor) -> tuple[Tensor, ...]:
+        return X.split(chunk_rows(self.columns, X.device), -2)
+
+
+class Aggregator(ABC):
+    """A way to make one posterior out of many, with its options."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def combine(self, ensemble: Ensemble) -> Combined:
+        """Everything that does not depend on test points, once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """What each of M experts says at N points: (M, N) each, and what it is corrected by.
+
+    `base_mean` and `base_variance` are the prior's, or the communication expert's for grBCM.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    base_mean: Tensor
+    base_variance: Tensor
+    noise: Tensor  # (M, 1)
+
+    def observed(self) -> Marginals:
+        """The same with the noise inside every variance."""
+        return Marginals(
+            self.mean,
+            self.variance + self.noise,
+            self.base_mean,
+            self.base_variance + self.noise,
+            self.noise,
+        )
+
+
+class MarginalAggregator(Aggregator):
+    """An aggregator that needs the experts' means and variances at the test points, no more."""
+
+    space: Space
+
+    @abstractmethod
+    def merge(self, marginals: Marginals) -> Prediction:
+        """The formula, in the space that the marginals are in."""
+
+    def combine(self, ensemble: Ensemble) -> Combined:
+        """Nothing depends on all experts at once: keep them."""
+        return MarginalCombined(self, ensemble, ensemble.noise(), self.space)
+
+
+@dataclass(frozen=True, eq=False)
+class MarginalCombined(Combined):
+    """The posterior of an aggregator from marginals."""
+
+    aggregator: MarginalAggregator
+    ensemble: Ensemble
+    noise: Tensor
+    space: Space
+
+    @property
+    def columns(self) -> int:
+        """A handful of values for each expert."""
+        return 4 * self.ensemble.size
+
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """These means are weighted by precisions, so there is nothing to spare."""
+        return self.predict_chunk(X).mean
+
+    def predict_chunk(self, X: Tensor) -> Prediction:
+        """Ask every expert, then apply the formula."""
+        parts = self.ensemble.map(group_marginals, X)
+        return merge_parts(self.aggregator, parts)
+
+
+def merge_parts(aggregator: MarginalAggregator, parts: list[Marginals]) -> Prediction:
+    """Join the groups' marginals and apply the aggregator's formula in its space."""
+    fields = ("mean", "variance", "base_mean", "base_variance", "noise")
+    joined = Marginals(*(torch.cat([getattr(part, field) for part in parts]) for field in fields))
+    return aggregator.merge(joined.observed() if aggregator.space == "observed" else joined)
+
+
+def group_marginals(group: Group, X: Tensor) -> Marginals:
+    """Means, variances and priors of a group's experts at X."""
+    out, theta = group.posterior.predict(X), group.posterior.parameters
+    prior = theta.kernel.diag(X).expand_as(out.mean)
+    noise = theta.noise.expand(group.size)[:, None]
+    return Marginals(out.mean, out.variance, torch.zeros_like(prior), prior, noise)
+
+
+def from_precision(precision: Tensor, weighted: Tensor, base: Tensor) -> Prediction:
+    """N(weighted / precision, 1 / precision), with the precision at least ε / base variance."""
+    precision = torch.maximum(precision, torch.finfo(precision.dtype).eps / base)
+    return Prediction(weighted / precision, 1.0 / precision)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse an option that does not exist, naming those that do."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+
+
+def require(condition: bool, aggregator: str, why: str, alternatives: str) -> None:
+    """Refuse experts that the aggregator cannot serve, naming those that can."""
+    if not condition:
+        raise AggregationError(f"{aggregator} {why}; use {alternatives} instead")
+
+
+def warn_of_large_weights(name: str, weights: Tensor) -> None:
+    """Tell when Σ|β| says that the weights are not to be trusted."""
+    norm = float(weights.abs().sum())
+    if norm > LARGEST_NORM:
+        warnings.warn(
+            f"the weights of {name} add up to {float(weights.sum()):.3g} but their absolute values "
+            f"to {norm:.3g}: errors of single experts are amplified that much and the prediction is "
+            "not to be trusted; use a ridge, fewer experts, or two-level",
+            WeightsWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,138 @@
+"""Two-level aggregation: the experts, and a coarse space of kernel functions at central inputs."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from distgp import linalg
+from distgp.aggregation.base import Aggregator, Combined, check_choice, require
+from distgp.aggregation.ensemble import Ensemble, Group
+from distgp.aggregation.gram import (
+    WIDE,
+    Basis,
+    RowSums,
+    central_basis,
+    means_at,
+    normal_equations,
+    posteriors_of,
+    row_sums,
+    sum_of,
+)
+from distgp.aggregation.nested import MARGINAL
+from distgp.aggregation.variance import Central, Nested, VarianceRule
+from distgp.aggregation.weighted import WeightedCombined
+
+LARGEST_RESIDUAL = 1.0
+"""tr(K − Q) / (nσ²) beyond which the central variance is reported."""
+
+
+class CentralWarning(UserWarning):
+    """The central inputs are too few for the central variance to be trusted."""
+
+
+@dataclass(frozen=True)
+class TwoLevel(Aggregator):
+    """Σβ_i μ_i + v_cᵀγ, the best in R(g) over experts and central kernel functions together.
+
+    The coarse space of a two-level Schwarz method: the experts know their shards, the central inputs
+    tie them together. n_central: how many inputs, drawn evenly from all shards; `central` gives them
+    instead. variance: "central", min(s_c², min s_i²), or "nested", NPAE's upper bound.
+    """
+
+    name: ClassVar[str] = "two-level"
+    n_central: int = 512
+    variance: Literal["central", "nested"] = "central"
+    seed: int = 0
+    central: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("variance", self.variance, ("central", "nested"))
+        if self.n_central < 1:
+            raise ValueError(f"n_central must be at least 1, got {self.n_central}")
+
+    def combine(self, ensemble: Ensemble) -> Combined:
+        """One round over the shards for all sums, then the eliminated, whitened solve."""
+        require(
+            ensemble.shares_hyperparameters,
+            self.name,
+            "needs one prior, but these experts have different hyperparameters",
+            MARGINAL,
+        )
+        with torch.no_grad():
+            inputs = self.central
+            if inputs is None:
+                inputs = ensemble.central(self.n_central, self.seed).X
+            basis, posteriors = central_basis(ensemble.parameters, inputs), posteriors_of(ensemble)
+            sums = ensemble.map(row_sums, posteriors, basis)
+            F_c = means_at(posteriors, inputs)
+            beta, gamma, LB = eliminate(ensemble, sums, basis, F_c)
+            rule = self._variance(ensemble, basis, LB, sums)
+        return WeightedCombined(
+            ensemble=ensemble,
+            noise=ensemble.noise(),
+            weights=beta,
+            rule=rule,
+            central=inputs,
+            coarse=(basis, gamma),
+        )
+
+    def _variance(
+        self, ensemble: Ensemble, basis: Basis, LB: Tensor, sums: list[RowSums]
+    ) -> VarianceRule:
+        if self.variance == "nested":
+            return Nested(ensemble)
+        noise = ensemble.noise().to(WIDE)
+        trace = sum_of(ensemble.map(_prior_trace)) / noise
+        n = sum_of(ensemble.map(_rows))
+        explained = sum_of([s.AA for s in sums]).diagonal().sum()
+        residual = float((trace - explained) / n)
+        if residual > LARGEST_RESIDUAL:
+            warnings.warn(
+                f"the central inputs leave {residual:.2g} noise variances of each row unexplained, "
+                "so the central variance is not to be trusted: raise n_central, or use "
+                "variance='nested'",
+                CentralWarning,
+                stacklevel=3,
+            )
+        return Central(ensemble.parameters.kernel, basis, LB, residual)
+
+
+def eliminate(
+    ensemble: Ensemble, sums: list[RowSums], basis: Basis, F_c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """β, γ and L_B of the joint normal equations, without ever forming their singular matrix.
+
+    In the whitened central functions v_c the joint Gram matrix has the block σ²B, B = I + AAᵀ, which is
+    well conditioned whatever the central inputs are. Eliminating it leaves, with
+    C = L_B⁻¹(AF + σL_c⁻¹F_c) and t = L_B⁻¹Ay: (G − CᵀC)β = b − Cᵀt, solved on the scale of G, and
+    γ = σ⁻¹L_B⁻ᵀ(t − Cβ).
+    """
+    equations = normal_equations(ensemble, sums, common=True)
+    sigma = ensemble.noise().to(WIDE).sqrt()
+    AA = sum_of([s.AA for s in sums])
+    LB = linalg.cholesky(linalg.add_diagonal(AA, AA.new_ones(())), "I + AAᵀ")
+    coupling = sum_of([s.AF for s in sums]) + sigma * linalg.solve_lower(basis.L, F_c.mT)
+    C = linalg.solve_lower(LB, coupling)
+    t = linalg.solve_lower(LB, sum_of([s.Ay for s in sums])[:, None])[:, 0]
+    schur = equations.G - C.mT @ C
+    beta = linalg.truncated_solve(
+        0.5 * (schur + schur.mT), equations.b - C.mT @ t, equations.G.diagonal()
+    )
+    gamma = linalg.solve_upper(LB, (t - C @ beta)[:, None])[:, 0] / sigma
+    return beta, gamma, LB
+
+
+def _prior_trace(group: Group) -> Tensor:
+    shards = group.rows()
+    prior = group.posterior.parameters.kernel.diag(shards.X)
+    real = prior if shards.mask is None else torch.where(shards.mask, prior, 0.0)
+    return real.sum(dtype=WIDE)
+
+
+def _rows(group: Group) -> Tensor:
+    return group.rows().sizes.sum().to(WIDE)

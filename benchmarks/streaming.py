@@ -3,6 +3,7 @@
 A sparse expert with m = 128 on 10 million rows, d = 8: once from a stream of pieces that are made
 as they are read, once from a shard that lies in memory whole (its own size is stated beside it).
 Memory is the growth of the process's peak over its size before, each case in its own process.
+Exits with 1 where it is above 1 GiB.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ def run(n: int, d: int, m: int, streamed: bool) -> None:
     posterior = expert.condition(theta, shard)
     seconds = time.perf_counter() - start
     assert torch.isfinite(posterior.weights).all()
+    growth = peak_memory() - before
     name = "stream" if streamed else "in memory"
     print(
         f"{name:10s} {n:12,d} {d:3d} {m:5d} {seconds:8.1f} {n / seconds / 1e6:9.2f} "
-        f"{held / GIB:9.2f} {(peak_memory() - before) / GIB:9.2f}",
+        f"{held / GIB:9.2f} {growth / GIB:9.2f}",
         flush=True,
     )
+    raise SystemExit(growth > GIB)
 
 
 def main() -> None:

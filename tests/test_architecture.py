@@ -17,6 +17,10 @@ def test_only_linalg_factorises():
         if path.name == "linalg.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = {alias.name for alias in node.names}
+                foreign = not (node.module or "").startswith("distgp")
+                assert not (foreign and names & (FACTORISATIONS | {"linalg"})), path.name
             if isinstance(node, ast.Attribute) and node.attr in FACTORISATIONS:
                 owner = ast.unparse(node.value)
                 assert owner == "linalg", f"{path.name}:{node.lineno} calls {owner}.{node.attr}"

@@ -1,5 +1,6 @@
 """What holds of particular kernels; the laws of all are in laws/test_kernels.py."""
 
+import numpy as np
 import pytest
 import torch
 from helpers import FLOAT, close, inputs
@@ -89,6 +90,34 @@ def test_columns_that_do_not_fit_are_explained():
         RBF([1.0, 2.0])(X)
     with pytest.raises(ParameterError, match="reach past the last of the 3"):
         RBF(1.0, active_dims=[3])(X)
+
+
+def test_widths_and_dtypes_must_agree():
+    with pytest.raises(ParameterError, match=r"3 columns of torch\.float64 and 1 of"):
+        RBF(0.5)(X, Z[:, :1])
+    with pytest.raises(ParameterError, match="same columns and dtype"):
+        RBF(0.5)(X, Z.to(torch.float32))
+
+
+def test_an_outlier_among_the_training_rows_does_not_spoil_the_others():
+    far = torch.cat([X, torch.full((1, 3), 1e9, dtype=FLOAT)])
+    close(Matern12(0.5)(far)[:-1, :-1], Matern12(0.5)(X), rtol=1e-12, atol=1e-13)
+
+
+def test_float32_distances_are_as_good_as_float32_gets():
+    x = torch.linspace(0, 1000, 2000, dtype=torch.float32)[:, None]
+    exact = torch.exp(-(x.to(FLOAT) - x.to(FLOAT).mT).abs())
+    close(Matern12(1.0).to(dtype=torch.float32)(x).to(FLOAT), exact, rtol=0, atol=1e-4)
+
+
+def test_mistakes_in_the_algebra_are_explained():
+    with pytest.raises(ParameterError, match=r"no parameter .'lenghtscale'."):
+        RBF().with_parameters({"lenghtscale": torch.ones(1, dtype=FLOAT)})
+    with pytest.raises(ParameterError, match="at least one column"):
+        RBF(active_dims=[])
+    with pytest.raises(TypeError, match="at least one kernel"):
+        Sum(())
+    assert isinstance(np.float64(2.0) * RBF(), Scale)
 
 
 def test_repr_shows_the_parameters():

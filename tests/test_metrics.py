@@ -60,6 +60,7 @@ def test_tensors_and_arrays_give_the_same():
         (lambda: metrics.rmse([float("nan")], [1.0]), "finite"),
         (lambda: metrics.nlpd([1.0], [1.0], [0.0]), "positive"),
         (lambda: metrics.coverage([1.0], [1.0], [-1.0]), "positive"),
+        (lambda: metrics.wasserstein2([1.0], [-1.0], [1.0], [1.0]), "positive"),
         (lambda: metrics.smse([1.0, 1.0], [1.0, 1.0]), "undefined"),
         (lambda: metrics.msll([1.0], [1.0], [1.0], [2.0, 2.0]), "undefined"),
     ],

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from distgp import (
     RandomPartition,
     central_set,
     split,
+    stack,
     with_communication,
 )
 from distgp.partition import row_priority
@@ -30,7 +33,7 @@ def test_registry_holds_every_partition():
 
 
 @pytest.mark.parametrize("partition", BALANCED, ids=repr)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data(), n=st.integers(1, 120), d=st.integers(1, 3), seed=st.integers(0, 1000))
 def test_every_row_once_balanced_within_one_and_deterministic(partition, data, n, d, seed):
     M = data.draw(st.integers(1, n))
@@ -73,6 +76,28 @@ def test_kmeans_keeps_separate_clusters_together():
         assert len(set(zip(truth, labels, strict=True))) == 3
 
 
+def test_a_full_centre_keeps_the_rows_that_others_suit_least():
+    X = np.concatenate([np.linspace(0, 1, 30), [10.0, 10.1]])[:, None]
+    labels = KMeansPartition().assign(X, 2, 0)
+    left = labels == labels[0]
+    assert left.sum() == 16
+    assert X[left].max() < X[~left].min()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_kmeans_is_blind_to_offsets(offset):
+    X = inputs(400, 2).numpy()
+    labels = KMeansPartition().assign(X + offset, 8, 0)
+    spread = sum(X[labels == i].var(axis=0).sum() for i in range(8)) / 8
+    assert spread < 0.35 * X.var(axis=0).sum()
+
+
+def test_unbalanced_kmeans_refuses_empty_shards():
+    X = np.repeat([[0.0, 0.0], [1.0, 1.0]], 10, axis=0)
+    with pytest.raises(ValueError, match="found 2 clusters where 4"):
+        KMeansPartition(balanced=False).assign(X, 4, 0)
+
+
 def test_unbalanced_kmeans_is_the_nearest_centre():
     centres = np.array([[0.0, 0.0], [10.0, 0.0]])
     truth = np.repeat([0, 1], [50, 10])
@@ -103,7 +128,7 @@ def test_split_checks_its_labels():
         split(data, np.array([0, 0, 2, 2, 2, 2]))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data(), n=st.integers(1, 60))
 def test_communication_shard_comes_first_and_nothing_is_lost(data, n):
     M = data.draw(st.integers(1, n))
@@ -112,7 +137,32 @@ def test_communication_shard_comes_first_and_nothing_is_lost(data, n):
     assert abs(shards[0].n - n / M) < 1
 
 
-@settings(deadline=None, max_examples=30)
+def test_communication_shard_is_random_and_the_rest_partitioned():
+    data = shard(90, 2)
+    counts = np.zeros(90)
+    for seed in range(300):
+        counts[with_communication(data, 3, RandomPartition(), seed)[0].rows.numpy()] += 1
+    # Each row is drawn with probability 1/3: mean 100, standard deviation 8.2.
+    assert counts.min() > 100 - 5 * 8.2 and counts.max() < 100 + 5 * 8.2
+    blocks = with_communication(data, 4, ContiguousPartition(), 0)[1:]
+    assert all(b.rows.max() < c.rows.min() for b, c in itertools.pairwise(blocks))
+
+
+def test_shards_beside_the_communication_shard_are_random_too():
+    hits = np.zeros(12)
+    for seed in range(3000):
+        hits[with_communication(shard(12, 1), 3, RandomPartition(), seed)[1].rows.numpy()] += 1
+    # Probability 1/3 each: mean 1000, standard deviation 25.8.
+    assert np.abs(hits - 1000).max() < 5 * 25.8
+
+
+def test_central_set_leaves_padding_out():
+    batch = stack([shard(3, 1), shard(9, 1, 1)])
+    central = central_set([batch[0], batch[1]], 12, 0)
+    assert central.n == 12 and central.rows.min() >= 0
+
+
+@settings(max_examples=30)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_central_set_is_spread_and_blind_to_the_order_of_shards(data, sizes):
     whole = shard(sum(sizes), 2)

@@ -1,9 +1,10 @@
 """Dense linear algebra: the only module that factorises. Everything is batched.
 
 Jitter policy, for all of distgp: a matrix is factorised as it is; only where that fails is a
-multiple of the identity added, relative to the mean of the matrix's diagonal, starting at its
-rounding error 10·n·ε and growing by tens up to `LARGEST_JITTER`. Jitter above the rounding error
-is reported by a `JitterWarning`; beyond the limit a `NotPositiveDefiniteError` says what to change.
+multiple of the identity added, relative to the mean of the matrix's diagonal, starting at 10·ε and
+growing by tens up to `LARGEST_JITTER`. Jitter above the matrix's own rounding error, 10·n·ε but at
+most `SILENT_JITTER`, is reported by a `JitterWarning`; beyond the limit a
+`NotPositiveDefiniteError` says what to change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+SILENT_JITTER = 1e-8
 LARGEST_JITTER = {torch.float64: 1e-5, torch.float32: 1e-2}
 
 
@@ -78,31 +80,36 @@ def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
 
 def pivoted_cholesky(
     diagonal: Tensor, column: Callable[[int], Tensor], tolerance: float, largest: int
-) -> Tensor:
+) -> tuple[Tensor, float]:
     """Pivots of a partial Cholesky factorisation of a matrix known by its diagonal and columns.
 
     Each pivot has the largest residual diagonal; stops when the residual's mean over the rows not
-    taken is at most `tolerance`, when it is all rounding error, or after `largest` pivots.
+    taken is at most `tolerance`, when it is all rounding error, or after `largest` pivots. Returns
+    the pivots and that mean.
     """
     s = len(diagonal)
     rounding = 10 * s * torch.finfo(diagonal.dtype).eps * float(diagonal.max())
     residual, L = diagonal.clone(), diagonal.new_empty((largest, s))
     pivots: list[int] = []
+    left = float("inf")
     for j in range(largest):
         pivot = int(residual.argmax())
         peak = float(residual[pivot])
-        if j > 0 and (peak <= rounding or float(residual.sum()) <= tolerance * (s - j)):
+        if j > 0 and (peak <= rounding or left <= tolerance):
             break
-        L[j] = (column(pivot) - L[:j, pivot] @ L[:j]) / math.sqrt(peak)
-        residual = (residual - L[j].square()).clamp_min_(0.0)
-        residual[pivot] = 0.0
         pivots.append(pivot)
-    return torch.tensor(pivots, device=diagonal.device)
+        if peak > 0:
+            L[j] = (column(pivot) - L[:j, pivot] @ L[:j]) / math.sqrt(peak)
+            residual = (residual - L[j].square()).clamp_min_(0.0)
+        residual[pivot] = 0.0
+        left = float(residual.sum()) / max(1, s - len(pivots))
+    return torch.tensor(pivots, device=diagonal.device), left
 
 
 def add_diagonal(A: Tensor, values: Tensor) -> Tensor:
     """A + diag(values), where values broadcasts to the diagonal's shape (*batch, n)."""
-    out = A.clone()
+    shape = torch.broadcast_shapes(A.shape[:-1], values.shape)
+    out = A.expand(*shape, A.shape[-1]).clone()
     out.diagonal(dim1=-2, dim2=-1).add_(values)
     return out
 
@@ -119,10 +126,10 @@ def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
             f"{name} contains NaN or infinity: check the inputs and the hyperparameters for values "
             "that overflow"
         )
-    n, rounding = A.shape[-1], 10 * A.shape[-1] * torch.finfo(A.dtype).eps
-    jitter, level = torch.zeros(A.shape[:-2], dtype=A.dtype, device=A.device), rounding
+    n, eps = A.shape[-1], torch.finfo(A.dtype).eps
+    jitter, level = torch.zeros(A.shape[:-2], dtype=A.dtype, device=A.device), 10 * eps
     while info.any():
-        if level > max(LARGEST_JITTER[A.dtype], rounding):
+        if level > LARGEST_JITTER[A.dtype]:
             raise NotPositiveDefiniteError(
                 f"{name} ({n} × {n}, {A.dtype}) is not positive definite, even with "
                 f"{level / 10:.0e} of its mean diagonal added. Likely causes: duplicate or nearly "
@@ -132,7 +139,7 @@ def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
         jitter = torch.where(info > 0, torch.full_like(jitter, level), jitter)
         info = torch.linalg.cholesky_ex(_with_jitter(A, jitter)).info
         level *= 10
-    if (largest := float(jitter.max())) > rounding:
+    if (largest := float(jitter.max())) > min(10 * n * eps, SILENT_JITTER):
         warnings.warn(
             f"added {largest:.0e} of its mean diagonal to {name} ({n} × {n}, {A.dtype}) to "
             "factorise it; results are accurate to about that much",

@@ -61,6 +61,8 @@ def coverage(y: Values, mean: Values, variance: Values, level: float = 0.9) -> f
 def wasserstein2(mean: Values, variance: Values, mean2: Values, variance2: Values) -> float:
     """√mean((μ − μ′)² + (s − s′)²): 2-Wasserstein distance of the marginals over test points."""
     mean, variance, mean2, variance2 = _arrays(mean, variance, mean2, variance2)
+    _check_variance(variance)
+    _check_variance(variance2)
     gap = np.square(mean - mean2) + np.square(np.sqrt(variance) - np.sqrt(variance2))
     return math.sqrt(gap.mean())
 

@@ -100,9 +100,18 @@ class KMeansPartition(Partition):
     def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
         """The nearest centre, with room left in its shard where balanced."""
         _check_experts(len(X), n_experts)
+        X = X.astype(np.float64) - np.median(X, axis=0)  # offsets would cost the distances digits
         centres = kmeans_centres(X, n_experts, seed)
-        room = np.bincount(_balanced_labels(len(X), n_experts), minlength=n_experts)
-        return _fill(X, centres, room if self.balanced else np.full(n_experts, len(X)))
+        if self.balanced:
+            room = np.bincount(_balanced_labels(len(X), n_experts), minlength=n_experts)
+            return _fill(X, centres, room)
+        labels = _fill(X, centres, np.full(n_experts, len(X)))
+        if (found := len(np.unique(labels))) < n_experts:
+            raise ValueError(
+                f"k-means found {found} clusters where {n_experts} were asked for: use fewer "
+                "experts, or balanced=True"
+            )
+        return labels
 
 
 PARTITIONS: dict[str, type[Partition]] = {
@@ -127,12 +136,13 @@ def split(data: Shard, labels: np.ndarray) -> list[Shard]:
 def with_communication(data: Shard, n_experts: int, partition: Partition, seed: int) -> list[Shard]:
     """M shards for grBCM: the first a random n/M of all rows, the rest divided by the partition."""
     _check_experts(data.n, n_experts)
-    first = RandomPartition().assign(np.empty((data.n, 0)), n_experts, seed) == 0
     if n_experts == 1:
         return [data]
+    draw, rest_seed = (int(s) for s in np.random.SeedSequence(seed).generate_state(2))
+    first = RandomPartition().assign(np.empty((data.n, 0)), n_experts, draw) == 0
     taken = torch.as_tensor(first, device=data.X.device)
     rest = data.take(~taken)
-    labels = partition.assign(rest.X.detach().cpu().numpy(), n_experts - 1, seed)
+    labels = partition.assign(rest.X.detach().cpu().numpy(), n_experts - 1, rest_seed)
     return [data.take(taken), *split(rest, labels)]
 
 
@@ -140,16 +150,17 @@ def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
     """`size` random rows, spread evenly: every shard gives its first before any gives its second.
 
     Each row has a random priority that depends on the seed and its number in the data set alone,
-    so the set is the same for any order of the shards, up to the order of its rows, and each shard
-    can find its own part without seeing the others.
+    so the set is the same for any order of the shards. Each shard offers its best rows; no more
+    than `size` of them leave it.
     """
+    shards = [shard.without_padding() for shard in shards]
     n = sum(shard.n for shard in shards)
     if not 1 <= size <= n:
         raise ValueError(f"expected a central set of 1 to {n} rows (all there are), got {size}")
     offers, ranks, keys = [], [], []
     for shard in shards:
         priority = row_priority(shard.rows.cpu().numpy(), seed)
-        best = np.argsort(priority, kind="stable")
+        best = np.argsort(priority, kind="stable")[:size]
         offers.append(shard.take(torch.as_tensor(best, device=shard.X.device)))
         ranks.append(np.arange(len(best)))
         keys.append(priority[best])
@@ -178,38 +189,38 @@ def _balanced_labels(n: int, n_experts: int) -> np.ndarray:
 
 
 def _fill(X: np.ndarray, centres: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Assign rows to their nearest centre that has room; a full centre keeps its nearest rows.
+    """Assign rows to their nearest centre that has room; a full centre keeps those it suits most.
 
     Every round offers each row left over to its nearest centre with room, and every centre takes
-    the nearest offers that fit. Each round fills a centre or ends, so there are at most M rounds.
+    the offers that would lose most by going elsewhere. Each round fills a centre or ends, so there
+    are at most M rounds.
     """
     labels, room = np.full(len(X), -1), room.copy()
     left = np.arange(len(X))
     while len(left):
-        wanted, distance = _nearest(X[left], centres, room > 0)
-        by_distance = np.lexsort((distance, wanted))
-        target = wanted[by_distance]
+        wanted, regret = _nearest(X[left], centres, room > 0)
+        by_regret = np.lexsort((-regret, wanted))
+        target = wanted[by_regret]
         starts = np.searchsorted(target, np.arange(len(centres)))
         accepted = np.arange(len(left)) - starts[target] < room[target]
-        labels[left[by_distance[accepted]]] = target[accepted]
+        labels[left[by_regret[accepted]]] = target[accepted]
         room -= np.bincount(target[accepted], minlength=len(centres))
-        left = np.sort(left[by_distance[~accepted]])
+        left = np.sort(left[by_regret[~accepted]])
     return labels
 
 
 def _nearest(
     X: np.ndarray, centres: np.ndarray, open_: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest open centre of each row, and its squared distance up to ‖x‖², in blocks."""
+    """The nearest open centre of each row, and how much farther the next one is (squared)."""
     available = np.flatnonzero(open_)
     targets = centres[available]
     norms = np.square(targets).sum(-1)
     step = max(1, BLOCK // len(available))
-    which, best = [], []
+    which, regret = [], []
     for start in range(0, len(X), step):
-        block = X[start : start + step]
-        square = norms - 2.0 * block @ targets.T
-        nearest = square.argmin(-1)
-        which.append(available[nearest])
-        best.append(square[np.arange(len(block)), nearest] + np.square(block).sum(-1))
-    return np.concatenate(which), np.concatenate(best)
+        square = norms - 2.0 * X[start : start + step] @ targets.T  # less ‖x‖², the same for all
+        which.append(available[square.argmin(-1)])
+        two = np.partition(square, min(1, len(available) - 1), axis=-1)[:, :2]
+        regret.append(two[:, -1] - two[:, 0])
+    return np.concatenate(which), np.concatenate(regret)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,8 +26,9 @@ class Shard:
     mask: Tensor | None = None
 
     @staticmethod
-    def of(X: Tensor, y: Tensor, rows: Tensor | None = None) -> Shard:
+    def of(X: Tensor | np.ndarray, y: Tensor | np.ndarray, rows: Tensor | None = None) -> Shard:
         """Build one shard, checked; rows default to 0 … n-1."""
+        X, y = torch.as_tensor(X), torch.as_tensor(y)
         if X.ndim != 2 or y.shape != X.shape[:-1]:
             raise ValueError(
                 f"expected X of shape (n, d) and y of shape (n,), got {tuple(X.shape)} and "
@@ -39,6 +40,10 @@ class Shard:
             raise ValueError(
                 "X and y must be floating-point tensors of one dtype on one device, got "
                 f"{X.dtype} on {X.device} and {y.dtype} on {y.device}"
+            )
+        if not (_all_finite(X) and _all_finite(y)):
+            raise ValueError(
+                "X and y must be finite, found NaN or infinity: drop or fill those rows"
             )
         if rows is None:
             rows = torch.arange(len(y), device=X.device)
@@ -70,6 +75,10 @@ class Shard:
         """Shard `index` of a batch, still padded."""
         mask = None if self.mask is None else self.mask[index]
         return Shard(self.X[index], self.y[index], self.rows[index], mask)
+
+    def without_padding(self) -> Shard:
+        """One shard's real rows alone."""
+        return self if self.mask is None else replace(self.take(self.mask), mask=None)
 
     def take_batch(self, which: slice) -> Shard:
         """The chosen shards of a batch, as a batch."""
@@ -110,6 +119,8 @@ class Shard:
 
 def stack(shards: Sequence[Shard]) -> Shard:
     """One batch from shards of any lengths: padded at the end, masked where lengths differ."""
+    if not shards:
+        raise ValueError("expected at least one shard, got none")
     lengths = [shard.n for shard in shards]
     n = max(lengths)
     mask = None
@@ -125,19 +136,24 @@ def stack(shards: Sequence[Shard]) -> Shard:
 
 def unstack(batch: Shard) -> list[Shard]:
     """The shards of a batch, without their padding: the inverse of `stack`."""
-    shards = [batch[i] for i in range(batch.batch[0])]
-    return [
-        s if s.mask is None else replace(s.take(cast(Tensor, s.mask)), mask=None) for s in shards
-    ]
+    if len(batch.batch) != 1:
+        raise ValueError(f"expected a batch of shards, got batch dimensions {tuple(batch.batch)}")
+    return [batch[i].without_padding() for i in range(batch.batch[0])]
 
 
 def concatenate(shards: Sequence[Shard]) -> Shard:
     """One shard with the rows of all, in order."""
+    shards = [shard.without_padding() for shard in shards]
     return Shard(
         torch.cat([s.X for s in shards], -2),
         torch.cat([s.y for s in shards], -1),
         torch.cat([s.rows for s in shards], -1),
     )
+
+
+def _all_finite(values: Tensor) -> bool:
+    # A finite sum needs no second look, nor the memory for one.
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def _pad_rows(X: Tensor, n: int) -> Tensor:

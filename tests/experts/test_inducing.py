@@ -1,8 +1,8 @@
 import pytest
 import torch
-from helpers import inputs, shard
+from helpers import FLOAT, inputs, shard
 
-from distgp import RBF, ExactExpert, Parameters, SparseExpert
+from distgp import RBF, ExactExpert, Linear, Matern52, Parameters, Shard, SparseExpert, linalg
 from distgp.experts import inducing
 
 
@@ -42,7 +42,8 @@ def test_greedy_needs_more_for_shorter_lengthscales_and_is_capped():
     X = inputs(500, 2)
     sizes = [len(inducing.greedy(X, 1.0 * RBF(s), 0.05, seed=0)) for s in (2.0, 0.7, 0.3)]
     assert sizes[0] < sizes[1] < sizes[2]
-    assert len(inducing.greedy(X, 1.0 * RBF(0.1), 0.05, seed=0, largest=30)) == 30
+    with pytest.warns(inducing.InducingWarning, match="30 inducing inputs leave"):
+        assert len(inducing.greedy(X, 1.0 * RBF(0.1), 0.05, seed=0, largest=30)) == 30
     with pytest.raises(ValueError, match="0 < share < 1"):
         inducing.greedy(X, RBF(), 0.1, seed=0, share=2.0)
 
@@ -58,5 +59,36 @@ def test_greedy_bound_is_close_to_the_likelihood():
 
 def test_greedy_looks_at_a_sample_of_a_long_shard(monkeypatch):
     monkeypatch.setattr(inducing, "SAMPLE", 100)
-    Z = inducing.greedy(inputs(5000, 2), 1.0 * RBF(0.5), 0.05, seed=0, largest=25)
-    assert len(Z) <= 25
+    sizes, factorise = [], linalg.pivoted_cholesky
+
+    def recorded(diagonal, *rest):
+        sizes.append(len(diagonal))
+        return factorise(diagonal, *rest)
+
+    monkeypatch.setattr(linalg, "pivoted_cholesky", recorded)
+    inducing.greedy(inputs(5000, 2), 1.0 * RBF(1.0), 0.05, seed=0, largest=25)
+    assert sizes == [100]
+
+
+def test_greedy_keeps_its_promise_in_float32():
+    X, kernel = inputs(1000, 2), 1.0 * Matern52(0.5)
+    wide = inducing.greedy(X, kernel, 1e-2, seed=0)
+    narrow = inducing.greedy(X.to(torch.float32), kernel.to(dtype=torch.float32), 1e-2, seed=0)
+    assert abs(len(wide) - len(narrow)) <= 2
+
+
+def test_greedy_with_a_prior_that_vanishes():
+    assert len(inducing.greedy(torch.zeros(10, 2, dtype=FLOAT), Linear(), 0.1, seed=0)) == 1
+    with pytest.raises(ValueError, match="noise > 0"):
+        inducing.greedy(inputs(10, 2), RBF(), -1.0, seed=0)
+
+
+def test_greedy_each_gives_every_shard_its_own_and_as_many():
+    shards = [shard(60 + 10 * i, 2, i) for i in range(3)]
+    shards[0] = Shard.of(shards[0].X * 0.01, shards[0].y)  # needs few: filled up with other rows
+    Z = inducing.greedy_each(shards, 1.0 * RBF(0.5), 0.05, seed=0)
+    alone = [len(inducing.greedy(s.X, 1.0 * RBF(0.5), 0.05, seed=0)) for s in shards]
+    assert Z.shape == (3, max(alone), 2) and min(alone) < max(alone)
+    for one, z in zip(shards, Z, strict=True):
+        assert {tuple(p) for p in z.tolist()} <= {tuple(p) for p in one.X.tolist()}
+        assert len({tuple(p) for p in z.tolist()}) == len(z)

@@ -7,7 +7,7 @@ import torch
 from helpers import close, inputs, shard, value_and_gradient
 
 from distgp import Matern32, Parameters, Shard, SparseExpert, SparsePosterior, stack
-from distgp.experts import base
+from distgp.experts import base, sparse
 
 EXPERT = SparseExpert()
 
@@ -60,14 +60,30 @@ def test_chunks_of_rows_change_nothing(monkeypatch, batched):
     p, X = theta(), inputs(20, 2, 3)
     value, gradient = value_and_gradient(lambda q: EXPERT.objective(q, data), p)
     whole = EXPERT.condition(p, data).predict(X)
+    sizes, chunk_sums = [], sparse.chunk_sums
+
+    def recorded(theta, Lu, rows):
+        sizes.append(rows.n)
+        return chunk_sums(theta, Lu, rows)
+
+    monkeypatch.setattr(sparse, "chunk_sums", recorded)
     monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 150)
     value2, gradient2 = value_and_gradient(lambda q: EXPERT.objective(q, data), p)
+    once = -(-data.n // max(sizes))
+    assert max(sizes) <= 150 // 9 and len(sizes) == 2 * once  # again in the backward pass
     parts = EXPERT.condition(p, data).predict(X)
+    assert len(sizes) == 3 * once
     close(value2, value, rtol=1e-12)
     for name in gradient:
         close(gradient2[name], gradient[name], rtol=1e-9)
     close(parts.mean, whole.mean)
     close(parts.variance, whole.variance)
+
+
+def test_sums_are_float64_whatever_the_data_are():
+    narrow = EXPERT.condition(theta().to(dtype=torch.float32), shard(20, 2, dtype=torch.float32))
+    assert narrow.sums.AAt.dtype == torch.float64
+    assert narrow.predict(inputs(3, 2, 1, torch.float32)).mean.dtype == torch.float32
 
 
 def test_a_stream_of_pieces_conditions_like_the_whole():

@@ -18,9 +18,10 @@ from helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from precision import clustered
 
 import distgp
-from distgp import EXPERTS, RBF, Expert, Kernel, Parameters, Scale, Shard, stack, unstack
+from distgp import EXPERTS, RBF, Expert, Kernel, Parameters, Scale, Shard, linalg, stack, unstack
 from distgp.experts import base, inducing
 
 ALL = pytest.mark.parametrize("expert", [cls() for cls in concrete(Expert)], ids=lambda e: e.name)
@@ -54,11 +55,12 @@ def test_gradient_equals_finite_differences(expert, cls):
 
 
 @ALL
-@settings(deadline=None, max_examples=15)
+@KERNELS
+@settings(max_examples=5)
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5), d=st.integers(1, 4))
-def test_padding_and_batching_change_nothing(expert, lengths, d):
+def test_padding_and_batching_change_nothing(expert, cls, lengths, d):
     shards = [shard(n, d, seed=i) for i, n in enumerate(lengths)]
-    theta, X = parameters(d), inputs(9, d, 77)
+    theta, X = Parameters.of(example(cls, d), 0.04, inputs(12, d, 5)), inputs(9, d, 77)
     batch = stack(shards)
     values = expert.objective(theta, batch)
     posterior = expert.condition(theta, batch).predict(X)
@@ -88,12 +90,54 @@ def test_batched_gradient_is_each_experts_own(expert):
 
 
 @ALL
-def test_predictions_do_not_depend_on_chunks(expert, monkeypatch):
+@pytest.mark.parametrize("kernel_batch", [False, True])
+@pytest.mark.parametrize("noise_batch", [False, True])
+@pytest.mark.parametrize("inducing_batch", [False, True])
+@pytest.mark.parametrize("shard_batch", [False, True])
+def test_anything_may_be_batched_or_shared(
+    expert, kernel_batch, noise_batch, inducing_batch, shard_batch
+):
+    scales = torch.tensor([[0.5], [0.8]], dtype=FLOAT)
+    noises, Zs = torch.tensor([0.1, 0.2], dtype=FLOAT), torch.stack([inputs(6, 2), inputs(6, 2, 1)])
+    shards, X = [shard(9, 2), shard(7, 2, 1)], inputs(5, 2, 3)
+    theta = Parameters.of(
+        RBF(scales if kernel_batch else scales[0]),
+        noises if noise_batch else noises[0],
+        Zs if inducing_batch else Zs[0],
+    )
+    data = stack(shards) if shard_batch else shards[0]
+    out = expert.condition(theta, data).predict(X)
+    value = expert.objective(theta, data)
+    if not any((kernel_batch, noise_batch, inducing_batch, shard_batch)):
+        assert out.mean.shape == (5,)
+        return
+    for i in range(2):
+        own = theta[i]
+        one = shards[i] if shard_batch else shards[0]
+        alone = expert.condition(own, one).predict(X)
+        if out.mean.ndim > 1:
+            close(out.mean[i], alone.mean)
+            close(out.variance[i], alone.variance)
+            close(value[i], expert.objective(own, one))
+        else:  # exact experts take no notice of Z
+            close(out.mean, alone.mean)
+
+
+@ALL
+def test_predictions_come_in_chunks_and_do_not_depend_on_them(expert, monkeypatch):
     posterior = expert.condition(parameters(2), stack([shard(20, 2), shard(30, 2, 1)]))
     X = inputs(50, 2, 3)
     whole = posterior.predict(X)
+    sizes, predict_chunk = [], type(posterior).predict_chunk
+
+    def recorded(self, chunk):
+        sizes.append(len(chunk))
+        return predict_chunk(self, chunk)
+
+    monkeypatch.setattr(type(posterior), "predict_chunk", recorded)
     monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 7 * posterior.columns)
     parts = posterior.predict(X)
+    assert sizes == [7] * 7 + [1]
     close(parts.mean, whole.mean, rtol=1e-12)
     close(parts.variance, whole.variance, rtol=1e-12)
 
@@ -101,19 +145,43 @@ def test_predictions_do_not_depend_on_chunks(expert, monkeypatch):
 @ALL
 def test_mean_only_does_no_variance_work(expert, monkeypatch):
     posterior, X = expert.condition(parameters(2), shard(20, 2)), inputs(5, 2, 3)
-    full = posterior.predict(X)
+    full, solves, solve_lower = posterior.predict(X), [], linalg.solve_lower
 
-    def forbidden(*args):
+    def counted(L, B):
+        solves.append(B.shape)
+        return solve_lower(L, B)
+
+    def forbidden(self, X):
         raise AssertionError("variance work")
 
-    monkeypatch.setattr("distgp.experts.exact.latent_variance", forbidden)
-    monkeypatch.setattr("distgp.experts.sparse.latent_variance", forbidden)
-    monkeypatch.setattr(distgp.Kernel, "diag", forbidden)
+    monkeypatch.setattr(linalg, "solve_lower", counted)
+    monkeypatch.setattr(Scale, "diag", forbidden)
     close(posterior.mean(X), full.mean, rtol=0, atol=0)
+    assert len(solves) == (0 if expert.name == "exact" else 1)  # sparse: v(x), once
 
 
 @ALL
-@settings(deadline=None, max_examples=25)
+@KERNELS
+@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
+def test_variances_are_positive_for_every_kernel(expert, cls):
+    data = shard(30, 2)
+    theta = Parameters.of(example(cls, 2), 1e-6, inputs(8, 2, 5))
+    X = torch.cat([data.X, torch.zeros(1, 2, dtype=FLOAT), inputs(10, 2, 3) + 5])
+    out = expert.condition(theta, data).predict(X)
+    prior = theta.kernel.diag(X)
+    assert bool(torch.isfinite(out.mean).all())
+    assert bool((out.variance > 0).all() & torch.isfinite(1 / out.variance).all())
+    assert bool((out.variance <= prior * (1 + 1e-9) + 1e-9).all())
+
+
+def test_the_floor_of_a_variance():
+    prior = torch.tensor([4.0, 0.0], dtype=FLOAT)
+    floored = base.latent_variance(prior, prior + 1e-12)
+    close(floored, torch.tensor([4 * 2.0**-52, 2.0**-511], dtype=FLOAT), rtol=1e-12, atol=0)
+
+
+@ALL
+@settings(max_examples=25)
 @given(
     n=st.integers(1, 40),
     noise=st.floats(1e-6, 10.0),
@@ -171,31 +239,35 @@ def test_repeats_condition_like_one_row_with_less_noise():
         close(many.variance, once.variance, rtol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
 @pytest.mark.parametrize(
-    ("name", "mean_error", "std_error"), [("exact", 0.05, 0.02), ("sparse", 0.02, 0.005)]
+    ("name", "mean_error", "std_error"), [("exact", 0.15, 0.02), ("sparse", 1e-4, 1e-4)]
 )
 def test_float32_on_clustered_points_with_little_noise(name, mean_error, std_error):
-    """1,000 points in ten tight clusters, noise 1e-4; benchmarks/precision.py prints the errors."""
-    data, theta, Xs = clustered_problem()
+    """1,000 points in ten tight clusters, noise 1e-4: benchmarks/precision.py prints the errors."""
+    data, Xs = clustered()
+    kernel = 1.0 * RBF(0.5)
+    theta = Parameters.of(kernel, 1e-4, inducing.greedy(data.X, kernel, 1e-4, seed=0))
     expert = EXPERTS[name]()
     wide = expert.condition(theta, data).predict(Xs)
     data32, theta32 = data.to(dtype=torch.float32), theta.to(dtype=torch.float32)
     narrow = expert.condition(theta32, data32).predict(Xs.to(torch.float32))
     value, gradient = value_and_gradient(lambda p: expert.objective(p, data32), theta32)
     assert torch.isfinite(value) and all(torch.isfinite(g).all() for g in gradient.values())
-    assert narrow.mean.dtype == torch.float32
+    assert narrow.mean.dtype == narrow.variance.dtype == torch.float32
     assert float((narrow.mean.to(FLOAT) - wide.mean).abs().max()) < mean_error
     assert float((narrow.std.to(FLOAT) - wide.std).abs().max()) < std_error
 
 
-def clustered_problem():
-    generator = torch.Generator().manual_seed(0)
-    X = inputs(10, 2, 1).repeat(100, 1)
-    X = X + 1e-3 * torch.randn(1000, 2, generator=generator, dtype=FLOAT)
-    y = torch.sin(3 * X.sum(-1)) + 0.01 * torch.randn(1000, generator=generator, dtype=FLOAT)
-    kernel = 1.0 * RBF(0.5)
-    theta = Parameters.of(kernel, 1e-4, inducing.greedy(X, kernel, 1e-4, seed=0))
-    return Shard.of(X, y), theta, inputs(200, 2, 9)
+@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
+def test_a_float32_bound_stays_below_the_likelihood():
+    # 128 inducing inputs under a long lengthscale: K_uu is singular to far more than float32.
+    data = shard(1000, 2)
+    theta = Parameters.of(1.0 * RBF(1.0), 0.01, inducing.kmeans(data.X, 128, 0))
+    exact = distgp.ExactExpert().objective(theta, data)
+    narrow = theta.to(dtype=torch.float32), data.to(dtype=torch.float32)
+    bound = distgp.SparseExpert().objective(*narrow)
+    assert exact - 0.01 < bound < exact + 1.0
 
 
 def test_unstack_undoes_stack():
@@ -206,25 +278,27 @@ def test_unstack_undoes_stack():
         assert torch.equal(one.rows, again.rows)
 
 
-def test_sparse_with_every_row_inducing_is_exact():
+@KERNELS
+def test_sparse_with_every_row_inducing_is_exact(cls):
     data, X = shard(40, 2), inputs(20, 2, 3)
-    theta = Parameters.of(1.3 * distgp.Matern32([0.7, 0.9]), 0.05, data.X)
+    theta = Parameters.of(example(cls, 2), 0.05, data.X)
     exact, sparse = distgp.ExactExpert(), distgp.SparseExpert()
     close(sparse.objective(theta, data), exact.objective(theta, data), rtol=1e-9)
     a, b = exact.condition(theta, data).predict(X), sparse.condition(theta, data).predict(X)
-    close(b.mean, a.mean, rtol=1e-8)
-    close(b.variance, a.variance, rtol=1e-7)
+    close(b.mean, a.mean, rtol=1e-7, atol=1e-8)
+    close(b.variance, a.variance, rtol=1e-6, atol=1e-8)
 
 
-@settings(deadline=None, max_examples=25)
+@KERNELS
+@settings(max_examples=8)
 @given(
     n=st.integers(2, 60),
     m=st.integers(1, 20),
     noise=st.floats(1e-3, 1.0),
     seed=st.integers(0, 100),
 )
-def test_bound_is_below_the_likelihood_and_grows_with_inducing_inputs(n, m, noise, seed):
-    data, kernel = shard(n, 2, seed), 1.3 * distgp.Matern32(0.7)
+def test_bound_is_below_the_likelihood_and_grows_with_inducing_inputs(cls, n, m, noise, seed):
+    data, kernel = shard(n, 2, seed), example(cls, 2)
     Z = inputs(m, 2, seed + 1)
     exact = distgp.ExactExpert().objective(Parameters.of(kernel, noise), data)
     few = distgp.SparseExpert().objective(Parameters.of(kernel, noise, Z), data)

@@ -27,7 +27,7 @@ def test_equals_naive_loop(cls, d):
 
 
 @ALL
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     n=st.integers(1, 25),
     d=st.integers(1, 6),
@@ -36,7 +36,7 @@ def test_equals_naive_loop(cls, d):
 )
 def test_symmetric_and_positive_semidefinite(cls, n, d, seed, spread):
     K = example(cls, d)(inputs(n, d, seed) * spread)
-    close(K, K.mT, rtol=1e-12, atol=1e-14 * float(K.abs().max()))
+    close(K, K.mT, rtol=1e-9, atol=1e-9 * float(K.abs().max()))
     eigenvalues = torch.linalg.eigvalsh(K)
     assert eigenvalues[0] >= -1e-12 * max(1.0, float(eigenvalues[-1]))
 
@@ -112,7 +112,7 @@ def test_float32_runs_and_stays_in_float32(cls):
     narrow = kernel.to(dtype=torch.float32)
     K = narrow(X.to(torch.float32))
     assert K.dtype == torch.float32
-    close(K.to(FLOAT), kernel(X), rtol=1e-4, atol=1e-5)
+    close(K.to(FLOAT), kernel(X), rtol=1e-5, atol=1e-6)
 
 
 @ALL

@@ -16,6 +16,7 @@ from distgp import linalg
 from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.experts import Parameters, Posterior, SparsePosterior
 from distgp.experts.base import chunk_rows
+from distgp.experts.sparse import inducing_factor
 from distgp.shards import Shard
 
 WIDE = torch.float64
@@ -33,14 +34,14 @@ class NormalEquations:
 class Basis:
     """The whitened kernel functions v_c(x) = L_c⁻¹k(X_c, x) of the central inputs."""
 
-    parameters: Parameters  # with the central inputs as its inducing inputs
+    parameters: Parameters  # in float64, with the central inputs as its inducing inputs
     L: Tensor
 
     def at(self, X: Tensor) -> Tensor:
         """v_c at the rows of X, (m_c, N)."""
         Z = self.parameters.inducing
         assert Z is not None
-        return linalg.solve_lower(self.L, self.parameters.kernel(X, Z).mT.to(WIDE))
+        return linalg.solve_lower(self.L, self.parameters.kernel(X.to(WIDE), Z).mT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ def row_sums(group: Group, posteriors: list[Posterior], basis: Basis | None) -> 
         FF += F @ F.mT
         Fy += F @ y
         if basis is not None:
-            A = basis.at(chunk.X) / basis.parameters.noise.to(WIDE).sqrt()
+            A = basis.at(chunk.X) / basis.parameters.noise.sqrt()
             if chunk.mask is not None:
                 A = A * chunk.mask
             AA += A @ A.mT
@@ -129,10 +130,8 @@ def _weights_and_sums(group: Group) -> tuple[Tensor, Tensor, Tensor]:
 
 def central_basis(parameters: Parameters, inputs: Tensor) -> Basis:
     """Factorise k(X_c, X_c) in float64."""
-    theta = Parameters(parameters.kernel, parameters.noise, inputs)
-    wide = theta.to(dtype=WIDE)
-    K = wide.kernel(inputs.to(WIDE))
-    return Basis(theta, linalg.cholesky(K, "the covariance of the central inputs"))
+    wide = Parameters(parameters.kernel, parameters.noise, inputs).to(dtype=WIDE)
+    return Basis(wide, inducing_factor(wide))
 
 
 def solve(equations: NormalEquations, ridge: float) -> Tensor:

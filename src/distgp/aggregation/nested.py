@@ -52,7 +52,7 @@ def _projected(group: Group, X: Tensor, whitened: bool) -> tuple[Tensor, Tensor,
     if whitened:
         assert isinstance(posterior, SparsePosterior)
         v = posterior.whitened(X)
-        r = v - linalg.cholesky_solve(posterior.factors.LB.to(v.dtype), v)
+        r = posterior.passed_on(v)
         return posterior.mean_chunk(X), r.new_empty(len(r), 0), r, (r * v).sum(-2)
     return posterior.mean_chunk(X), *posterior.projection(X)
 

@@ -89,7 +89,7 @@ def _printed_terms(group: Group, X: Tensor) -> Tensor:
     posterior = group.posterior
     if isinstance(posterior, SparsePosterior):
         v = posterior.whitened(X)
-        return linalg.solve_lower(posterior.factors.LB.to(v.dtype), v).square().sum(-2)
+        return linalg.solve_lower(posterior.factors.LB, v).square().sum(-2)
     return posterior.parameters.kernel.diag(X) - posterior.predict_chunk(X).variance
 
 

@@ -30,8 +30,9 @@ class Prediction:
         """The standard deviation."""
         return self.variance.sqrt()
 
-    def observed(self, noise: Tensor) -> Prediction:
+    def observed(self, noise: Tensor | float) -> Prediction:
         """The prediction of y = f + noise, for the latent prediction of f."""
+        noise = torch.as_tensor(noise, dtype=self.mean.dtype, device=self.mean.device)
         return Prediction(self.mean, self.variance + noise[..., None])
 
 
@@ -81,7 +82,7 @@ class Posterior(ABC):
     def predict(self, X: Tensor) -> Prediction:
         """Mean and latent variance at the rows of X (N, d), in bounded memory.
 
-        Variances are at least ε·k(x, x): never zero, never negative.
+        Variances are at least ε·k(x, x), and never zero or negative.
         """
         with torch.no_grad():
             parts = [self.predict_chunk(chunk) for chunk in self._chunks(X)]
@@ -118,5 +119,6 @@ def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: T
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:
-    """Prior − explained, floored at ε·prior: rounding must not make it zero or negative."""
-    return torch.maximum(prior - explained, torch.finfo(prior.dtype).eps * prior)
+    """Prior − explained, floored at ε·prior, and at √tiny where the prior itself is 0."""
+    info = torch.finfo(prior.dtype)
+    return torch.maximum(prior - explained, info.eps * prior + info.tiny**0.5)

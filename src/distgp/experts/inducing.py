@@ -1,10 +1,13 @@
 """Where inducing inputs come from: k-means, a random subset, or greedily, which also chooses m.
 
 A given Z needs no function: it goes straight into `Parameters`. Z drawn from all rows is shared
-by the experts; drawn shard by shard and stacked it is each expert's own.
+by the experts; `greedy_each`, or draws shard by shard, stacked, give each expert its own.
 """
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +16,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.clustering import kmeans_centres
 from distgp.kernels import Kernel
+from distgp.shards import Shard
 
 SAMPLE = 4096
 """Rows that the greedy rule looks at, at least; the rest of a large shard adds little."""
@@ -32,6 +36,10 @@ def kmeans(X: Tensor, m: int, seed: int) -> Tensor:
     return torch.as_tensor(centres, dtype=X.dtype, device=X.device)
 
 
+class InducingWarning(UserWarning):
+    """The greedy rule stopped at its cap, before its own condition was met."""
+
+
 def greedy(
     X: Tensor,
     kernel: Kernel,
@@ -44,21 +52,58 @@ def greedy(
 
     A pivoted Cholesky factorisation of K on a sample of rows. Each step takes the row that the
     rows before it explain least; the rule stops at the first m for which the rows not taken have a
-    mean residual variance, tr(K − Q) / (s − m), of at most `share` of the noise variance, or at
-    `largest`. The collapsed bound then lies within about n·share/2 of its best, plus what Q does
-    to the fit; sparse and exact expert are the same in practice.
+    mean residual variance, tr(K − Q) / (s − m), of at most `share` of the noise variance. Where
+    that takes more than `largest` it stops there, and says how much is left.
     """
-    if not 0 < share < 1 or largest < 1:
-        raise ValueError(f"expected 0 < share < 1 and largest ≥ 1, got {share} and {largest}")
-    with torch.no_grad():
-        sample = _sample(X, max(SAMPLE, 4 * largest), seed)
-        pivots = linalg.pivoted_cholesky(
-            kernel.diag(sample),
-            lambda pivot: kernel(sample, sample[pivot : pivot + 1])[:, 0],
-            tolerance=share * noise,
-            largest=min(largest, len(sample)),
+    if not 0 < share < 1 or largest < 1 or not noise > 0:
+        raise ValueError(
+            f"expected 0 < share < 1, largest ≥ 1 and noise > 0, got {share}, {largest}, {noise}"
+        )
+    sample = _sample(X, max(SAMPLE, 4 * largest), seed)
+    cap = min(largest, len(sample))
+    pivots, left = _pivots(sample, kernel, share * noise, cap)
+    if left > share * noise and len(pivots) == cap < len(sample):
+        warnings.warn(
+            f"{cap} inducing inputs leave a residual variance of {left / noise:.2g} times the noise, "
+            f"more than the share {share:g} asked for: raise `largest` if time allows",
+            InducingWarning,
+            stacklevel=2,
         )
     return sample[pivots]
+
+
+def greedy_each(
+    shards: Sequence[Shard],
+    kernel: Kernel,
+    noise: float,
+    seed: int,
+    share: float = 0.01,
+    largest: int = 1024,
+) -> Tensor:
+    """Each shard's own inducing inputs, (M, m, d): m is the most that the rule asks of any shard.
+
+    No shard can give more than its rows, so m is at most the shortest shard's length.
+    """
+    chosen = [greedy(shard.X, kernel, noise, seed, share, largest) for shard in shards]
+    m = min(max(len(Z) for Z in chosen), min(shard.n for shard in shards))
+    return torch.stack([_exactly(shard.X, kernel, m, seed) for shard in shards])
+
+
+def _exactly(X: Tensor, kernel: Kernel, m: int, seed: int) -> Tensor:
+    """M rows by the greedy order, filled up with other rows where nothing is left to explain."""
+    sample = _sample(X, max(SAMPLE, 4 * m), seed)
+    pivots, _ = _pivots(sample, kernel, 0.0, m)
+    others = torch.ones(len(sample), dtype=torch.bool, device=X.device)
+    others[pivots] = False
+    return torch.cat([sample[pivots], sample[others][: m - len(pivots)]])
+
+
+def _pivots(sample: Tensor, kernel: Kernel, tolerance: float, largest: int) -> tuple[Tensor, float]:
+    with torch.no_grad():
+        wide, k = sample.to(torch.float64), kernel.to(dtype=torch.float64)
+        return linalg.pivoted_cholesky(
+            k.diag(wide), lambda pivot: k(wide, wide[pivot : pivot + 1])[:, 0], tolerance, largest
+        )
 
 
 def _sample(X: Tensor, size: int, seed: int) -> Tensor:

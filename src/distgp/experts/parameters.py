@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,12 +25,14 @@ class Parameters:
     inducing: Tensor | None = None
 
     @staticmethod
-    def of(kernel: Kernel, noise: TensorLike, inducing: Tensor | None = None) -> Parameters:
+    def of(
+        kernel: Kernel, noise: TensorLike, inducing: Tensor | np.ndarray | None = None
+    ) -> Parameters:
         """Build θ from plain numbers, checked, in the dtype and on the device of the kernel's."""
         like = next(iter(kernel.parameters().values()))
         noise = scalar(noise).to(like)
         check_positive("noise", noise)
-        return Parameters(kernel, noise, None if inducing is None else inducing.to(like))
+        return Parameters(kernel, noise, None if inducing is None else _inputs(inducing, like))
 
     @property
     def batch(self) -> torch.Size:
@@ -78,3 +81,10 @@ class Parameters:
         Z = None if self.inducing is None else self.inducing.to(device=device, dtype=dtype)
         noise = self.noise.to(device=device, dtype=dtype)
         return Parameters(self.kernel.to(device, dtype), noise, Z)
+
+
+def _inputs(inducing: Tensor | np.ndarray, like: Tensor) -> Tensor:
+    Z = torch.as_tensor(inducing).to(like)
+    if Z.ndim < 2 or not Z.numel() or not bool(torch.isfinite(Z).all()):
+        raise ValueError(f"expected finite inducing inputs of shape (m, d), got {tuple(Z.shape)}")
+    return Z

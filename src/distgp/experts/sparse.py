@@ -2,8 +2,10 @@
 
 With L_u L_uᵀ = K_uu and A = σ⁻¹ L_u⁻¹ K_uf, everything an expert needs of its rows is a sum over
 them: AAᵀ, Ay, yᵀy and Σ k(x, x). So a shard of any length is read once, in O(m²) memory, and
-shards that share θ and Z are added by adding their sums. The m × m algebra runs in float64 whatever
-the dtype of the data: it costs little, and K_uu is the worst conditioned matrix of all.
+shards that share θ and Z are added by adding their sums.
+
+K_uu is the worst conditioned matrix of all, and L_u⁻¹ would turn the rounding errors of a float32
+K_uf into nonsense: sparse experts compute in float64, chunk by chunk, whatever the data's dtype.
 """
 
 from __future__ import annotations
@@ -56,9 +58,13 @@ class SparseSums:
 
 
 def inducing_factor(parameters: Parameters) -> Tensor:
-    """L_u, with L_u L_uᵀ = K_uu, in float64."""
-    wide = parameters.to(dtype=torch.float64)
-    return linalg.cholesky(wide.kernel(inducing(wide)), "K_uu of the inducing inputs")
+    """L_u, with L_u L_uᵀ = K_uu."""
+    return linalg.cholesky(parameters.kernel(inducing(parameters)), "K_uu of the inducing inputs")
+
+
+def widened(parameters: Parameters) -> Parameters:
+    """θ in float64."""
+    return parameters.to(dtype=torch.float64)
 
 
 def inducing(parameters: Parameters) -> Tensor:
@@ -69,21 +75,21 @@ def inducing(parameters: Parameters) -> Tensor:
 
 
 def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
-    """The sums over these rows, all at once."""
+    """The sums over these rows, all at once; θ and L_u in float64."""
+    rows = rows.to(dtype=torch.float64)
     Kuf = parameters.kernel(rows.X, inducing(parameters)).mT
     prior = parameters.kernel.diag(rows.X)
     if rows.mask is not None:
         Kuf = torch.where(rows.mask[..., None, :], Kuf, 0.0)
         prior = torch.where(rows.mask, prior, 0.0)
-    V = linalg.solve_lower(Lu.to(Kuf.dtype), Kuf)  # σA
-    wide = torch.float64
-    noise = parameters.noise.to(wide)
+    V = linalg.solve_lower(Lu, Kuf)  # σA
+    noise = parameters.noise
     return SparseSums(
-        AAt=(V @ V.mT).to(wide) / noise[..., None, None],
-        Ay=(V @ rows.y[..., None])[..., 0].to(wide) / noise.sqrt()[..., None],
-        yy=rows.y.square().sum(-1, dtype=wide),
-        trace=prior.sum(-1, dtype=wide) / noise,
-        n=rows.sizes.to(wide),
+        AAt=V @ V.mT / noise[..., None, None],
+        Ay=(V @ rows.y[..., None])[..., 0] / noise.sqrt()[..., None],
+        yy=rows.y.square().sum(-1),
+        trace=prior.sum(-1) / noise,
+        n=rows.sizes,
     )
 
 
@@ -96,7 +102,8 @@ def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) 
     total: SparseSums | None = None
     for piece in [rows] if isinstance(rows, Shard) else rows:
         batch = torch.broadcast_shapes(Lu.shape[:-2], piece.batch)
-        size = chunk_rows(math.prod(batch) * Lu.shape[-1], piece.X.device)
+        columns = max(Lu.shape[-1], piece.d + 2)
+        size = chunk_rows(math.prod(batch) * columns, piece.X.device)
         for chunk in piece.chunks(size):
             part = _recomputed_sums(parameters, Lu, chunk, single=chunk.n == piece.n)
             total = part if total is None else total + part
@@ -151,19 +158,21 @@ class SparseExpert(Expert):
 
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         """−(Titsias' bound on log p(y)), with the trace term."""
-        sums = row_sums(parameters, inducing_factor(parameters), shard)
-        return negative_bound(parameters.noise.to(torch.float64), sums)
+        wide = widened(parameters)
+        sums = row_sums(wide, inducing_factor(wide), shard)
+        return negative_bound(wide.noise, sums)
 
     def condition(self, parameters: Parameters, shard: Shard | Iterable[Shard]) -> SparsePosterior:
         """Equation (2) of the paper, from one pass over a shard or over a stream of its pieces."""
         with torch.no_grad():
-            Lu = inducing_factor(parameters)
-            return SparsePosterior.of(parameters, Lu, row_sums(parameters, Lu, shard))
+            wide = widened(parameters)
+            Lu = inducing_factor(wide)
+            return SparsePosterior.of(wide, Lu, row_sums(wide, Lu, shard))
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePosterior(Posterior):
-    """f given the sums of a shard. It holds no training rows."""
+    """f given the sums of a shard, in float64. It holds no training rows."""
 
     parameters: Parameters
     Lu: Tensor
@@ -173,9 +182,7 @@ class SparsePosterior(Posterior):
     @staticmethod
     def of(parameters: Parameters, Lu: Tensor, sums: SparseSums) -> SparsePosterior:
         """Build the posterior from sums, of one shard or added over several."""
-        return SparsePosterior(
-            parameters, Lu, sums, SparseFactors.of(parameters.noise.to(torch.float64), sums)
-        )
+        return SparsePosterior(parameters, Lu, sums, SparseFactors.of(parameters.noise, sums))
 
     @property
     def columns(self) -> int:
@@ -204,47 +211,51 @@ class SparsePosterior(Posterior):
 
     def representer(self) -> tuple[Tensor, Tensor]:
         """The inducing inputs and L_u⁻ᵀ w."""
-        Z = inducing(self.parameters)
         w = self.weights[..., None]
-        coefficients = linalg.solve_upper(self.Lu.expand(*w.shape[:-2], -1, -1), w)[..., 0]
-        return Z.expand(*w.shape[:-2], -1, -1), coefficients.to(Z.dtype)
+        batch = w.shape[:-2]
+        coefficients = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), w)[..., 0]
+        return inducing(self.parameters).expand(*batch, -1, -1), coefficients
+
+    def passed_on(self, v: Tensor) -> Tensor:
+        """R = (I − B⁻¹)v, (*batch, m, N)."""
+        return v - linalg.cholesky_solve(self.factors.LB, v)
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Nyström: a = L_u⁻ᵀ r on the inducing inputs, r = (I − B⁻¹)v; k_A = rᵀv."""
+        """Nyström: a = L_u⁻ᵀ r on the inducing inputs; k_A = rᵀv."""
         v = self.whitened(X)
-        r = v - linalg.cholesky_solve(self.factors.LB.to(v.dtype), v)
-        a = linalg.solve_upper(self.Lu.to(v.dtype).expand(*r.shape[:-2], -1, -1), r)
-        Z = inducing(self.parameters)
-        return Z.expand(*r.shape[:-2], -1, -1), a, (r * v).sum(-2)
+        r = self.passed_on(v)
+        batch = r.shape[:-2]
+        a = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), r)
+        return inducing(self.parameters).expand(*batch, -1, -1), a, (r * v).sum(-2)
 
     def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
         """v(x)ᵀ Σβ_i w_i where Z is shared."""
         if not self.shared:
             return weights.to(X.dtype) @ self.mean(X)
-        w = (weights.to(self.weights.dtype) @ self.weights).to(X.dtype)
+        w = weights.to(self.weights.dtype) @ self.weights
         rows = chunk_rows(len(w), X.device)
-        return torch.cat([w @ self.whitened(chunk) for chunk in X.split(rows, -2)])
+        return torch.cat([w @ self.whitened(chunk) for chunk in X.split(rows, -2)]).to(X.dtype)
 
     def residual(self) -> Tensor:
         """tr(K − Q) / (nσ²): what the inducing inputs leave unexplained, in units of the noise."""
         return _residual_trace(self.sums) / self.sums.n
 
     def whitened(self, X: Tensor) -> Tensor:
-        """v(x) = L_u⁻¹ k_u(x) for all x, (*batch, m, N)."""
-        K = self.parameters.kernel(X, inducing(self.parameters)).mT
-        return linalg.solve_lower(self.Lu.to(K.dtype), K)
+        """v(x) = L_u⁻¹ k_u(x) for all x, (*batch, m, N), in float64."""
+        K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
+        return linalg.solve_lower(self.Lu, K)
 
     def mean_chunk(self, X: Tensor) -> Tensor:
         """μ = vᵀ L_B⁻ᵀ c."""
-        return self._mean(self.whitened(X))
+        return self._mean(self.whitened(X)).to(X.dtype)
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """μ = vᵀ L_B⁻ᵀ c and s² = k(x, x) − ‖v‖² + ‖L_B⁻¹ v‖²."""
         v = self.whitened(X)
-        kept = linalg.solve_lower(self.factors.LB.to(v.dtype), v).square_().sum(-2)
+        kept = linalg.solve_lower(self.factors.LB, v).square_().sum(-2)
         explained = v.square().sum(-2) - kept
-        variance = latent_variance(self.parameters.kernel.diag(X), explained)
-        return Prediction(self._mean(v), variance)
+        variance = latent_variance(self.parameters.kernel.diag(X.to(v.dtype)), explained)
+        return Prediction(self._mean(v).to(X.dtype), variance.to(X.dtype))
 
     def _mean(self, v: Tensor) -> Tensor:
-        return (self.weights.to(v.dtype)[..., None, :] @ v)[..., 0, :]
+        return (self.weights[..., None, :] @ v)[..., 0, :]

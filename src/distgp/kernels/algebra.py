@@ -11,6 +11,8 @@ from distgp.kernels.base import Kernel, field, scalar
 
 
 def _flattened(kind: type[Kernel], kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
+        raise TypeError(f"{kind.__name__} takes a tuple of at least one kernel, got {kernels!r}")
     nested = [k.children().values() if type(k) is kind else (k,) for k in kernels]
     return tuple(kernel for group in nested for kernel in group)
 

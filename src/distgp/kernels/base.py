@@ -36,6 +36,8 @@ def vector(value: TensorLike) -> Tensor:
 
 def columns(value: list[int] | tuple[int, ...] | None) -> tuple[int, ...] | None:
     """The columns that a kernel looks at; None for all."""
+    if value is not None and not len(value):
+        raise ParameterError("active_dims must name at least one column, or be None for all")
     return None if value is None else tuple(int(column) for column in value)
 
 
@@ -69,7 +71,15 @@ class Kernel(ABC):
 
     def __call__(self, X1: Tensor, X2: Tensor | None = None) -> Tensor:
         """k(X1, X2), or k(X1, X1)."""
-        return self.gram(X1, X1 if X2 is None else X2)
+        X2 = X1 if X2 is None else X2
+        if X1.shape[-1] != X2.shape[-1] or X1.dtype != X2.dtype:
+            raise ParameterError(
+                "a kernel compares inputs with the same columns and dtype, got "
+                f"{X1.shape[-1]} columns of {X1.dtype} and {X2.shape[-1]} of {X2.dtype}"
+            )
+        return self.gram(X1, X2)
+
+    __array_ufunc__ = None  # so that NumPy leaves array * kernel to __rmul__
 
     def __add__(self, other: Kernel) -> Kernel:
         from distgp.kernels.algebra import Sum
@@ -124,6 +134,11 @@ class Kernel(ABC):
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
         """The same kernel with these parameters in place of its own; others stay."""
+        if unknown := values.keys() - self.parameters().keys():
+            raise ParameterError(
+                f"no parameter {sorted(unknown)} in {type(self).__name__}, which has "
+                f"{sorted(self.parameters())}"
+            )
         changes: dict[str, Any] = {
             name: values[name] for name in self.own_parameters() if name in values
         }

@@ -14,21 +14,22 @@ from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
 def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     """‖a_i − b_j‖² for all rows of A (*batch, n1, d) and B (*batch, n2, d), by one matrix product.
 
-    ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²). Both
-    are shifted by the mean of B first, which leaves the distance as it is and the cancellation
-    small: put the points of reference (training rows, inducing inputs) second, so that outliers
-    among the others cannot spoil it. The norms
-    are shrunk by the rounding error that the product is likely to have, (2 + √d)ε, so that equal
-    rows get exactly 0 after clamping, in value and in gradient; others stay correct to rounding.
+    ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²), always in
+    float64, where its cancellation does no harm. Both are shifted by the median of B first, so that
+    neither a large offset nor a few outliers take digits from the other rows: put the points of
+    reference (training rows, inducing inputs) second. The norms are shrunk by the rounding error
+    that the product is likely to have, (2 + √d)ε, so that equal rows get exactly 0 after clamping,
+    in value and in gradient; the others move by no more than that error.
     """
-    centre = B.detach().mean(-2, keepdim=True)
+    dtype, (A, B) = A.dtype, (A.to(torch.float64), B.to(torch.float64))
+    centre = B.detach().median(-2, keepdim=True).values
     A, B = A - centre, B - centre
     shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
     a = A.square().sum(-1, keepdim=True) * shrink
     b = B.square().sum(-1, keepdim=True) * shrink
     left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
     right = torch.cat([B, torch.ones_like(b), b], -1)
-    return (left @ right.mT).clamp_min(0.0)
+    return (left @ right.mT).clamp_min(0.0).to(dtype)
 
 
 def safe_sqrt(square: Tensor) -> Tensor:

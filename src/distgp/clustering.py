@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 
 def kmeans_centres(X: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """K centres, from at most max(4096, 20k) rows: more would hardly move them."""
+    """k centres, from at most max(4096, 20k) rows: more would hardly move them."""
     rng = np.random.default_rng(seed)
     size = max(4096, 20 * k)
     rows = X if len(X) <= size else X[rng.choice(len(X), size, replace=False)]

@@ -60,7 +60,7 @@ def cholesky_inverse(L: Tensor) -> Tensor:
 
 
 def log_det(L: Tensor) -> Tensor:
-    """Log det(L Lᵀ)."""
+    """log det(L Lᵀ)."""
     return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 

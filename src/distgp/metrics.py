@@ -39,7 +39,7 @@ def nlpd(y: Values, mean: Values, variance: Values) -> float:
 
 
 def msll(y: Values, mean: Values, variance: Values, y_train: Values) -> float:
-    """Nlpd less that of the constant prediction from the training targets: below 0 is better."""
+    """nlpd less that of the constant prediction from the training targets: below 0 is better."""
     (train,) = _arrays(y_train)
     if train.var() == 0:
         raise ValueError("msll is undefined: all training targets are equal")

@@ -14,8 +14,6 @@ from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.experts.base import Prediction, chunk_rows
 
 Space: TypeAlias = Literal["latent", "observed"]
-LARGEST_NORM = 10.0
-"""Σ|β| beyond which weights are reported: errors of the experts are amplified that much."""
 
 
 class WeightsWarning(UserWarning):
@@ -186,10 +184,10 @@ def require(condition: bool, aggregator: str, why: str, alternatives: str) -> No
         raise AggregationError(f"{aggregator} {why}; use {alternatives} instead")
 
 
-def warn_of_large_weights(name: str, weights: Tensor) -> None:
+def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:
     """Tell when Σ|β| says that the weights are not to be trusted."""
     norm = float(weights.abs().sum())
-    if norm > LARGEST_NORM:
+    if norm > limit:
         warnings.warn(
             f"the weights of {name} add up to {float(weights.sum()):.3g} but their absolute values "
             f"to {norm:.3g}: errors of single experts are amplified that much and the prediction is "

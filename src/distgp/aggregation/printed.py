@@ -56,7 +56,7 @@ class OptPrinted(Aggregator):
             G = linalg.add_diagonal(equations.G, self.jitter * equations.G.diagonal().mean())
             L = linalg.cholesky(G, "the printed Gram matrix")
             beta = linalg.cholesky_solve(L, equations.b[:, None])[:, 0]
-        warn_of_large_weights(self.name, beta)
+        warn_of_large_weights(self.name, beta, 10.0)
         rule = Printed(ensemble, beta) if self.variance == "printed" else Weighted(beta)
         return WeightedCombined(
             ensemble=ensemble, noise=ensemble.noise(), weights=beta, rule=rule, central=inputs

@@ -1,6 +1,11 @@
 """Variances of a weighted combination g = Σβ_i μ_i of experts, each its own rule.
 
 A rule is built once, when the experts are combined; `at` gives the latent variance at test points.
+
+The "own" rules estimate k − 2βᵀk_A + βᵀK_Aβ, the mean squared error of this very combination under the
+prior, β taken as fixed. But β was fitted to the data: where it is large that error is far too
+pessimistic, while the fit guarantees R(g) ≤ R(f_i) for every expert i. So it is cut off at min_i s_i², which
+also bounds the full GP's variance from above.
 """
 
 from __future__ import annotations
@@ -125,16 +130,16 @@ class Nested(VarianceRule):
         return max(1, moment_columns(self.ensemble) // 8)
 
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
-        """K − k_Aᵀ K_A⁻¹ k_A."""
+        """k − k_Aᵀ K_A⁻¹ k_A."""
         del mean, experts
         return nested(moments(self.ensemble, X)).variance
 
 
 @dataclass(frozen=True, eq=False)
 class OwnExact(VarianceRule):
-    """k − 2βᵀk_A + βᵀK_Aβ: the mean squared error of this very combination under the prior."""
+    """min(k − 2βᵀk_A + βᵀK_Aβ, min_i s_i²), with exact moments."""
 
-    needs_experts: ClassVar[bool] = False
+    needs_experts: ClassVar[bool] = True
     ensemble: Ensemble
     weights: Tensor
 
@@ -145,10 +150,13 @@ class OwnExact(VarianceRule):
 
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
         """From the moments of all experts: O(n²) a test point for exact ones."""
-        del mean, experts
-        m, beta = moments(self.ensemble, X), self.weights.to(X.dtype)
+        del mean
+        assert experts is not None
+        m = moments(self.ensemble, X)
+        beta = self.weights.to(m.between.dtype)
         quadratic = torch.einsum("i,nij,j->n", beta, m.between, beta)
-        return latent_variance(m.prior, 2.0 * (beta @ m.to_f) - quadratic)
+        own = latent_variance(m.prior, 2.0 * (beta @ m.to_f) - quadratic).to(X.dtype)
+        return torch.minimum(own, experts.variance.amin(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +167,7 @@ class OwnShared(VarianceRule):
     form: k + vᵀ(T² + Σβ_i²(R_i − R_i²) − 2T)v with T = Σβ_i R_i.
     """
 
-    needs_experts: ClassVar[bool] = False
+    needs_experts: ClassVar[bool] = True
     posterior: SparsePosterior  # any group's: for v(x)
     form: Tensor
 
@@ -169,11 +177,13 @@ class OwnShared(VarianceRule):
         return 2 * len(self.form)
 
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
-        """K + vᵀ form v."""
-        del mean, experts
+        """k + vᵀ form v, at most min_i s_i²."""
+        del mean
+        assert experts is not None
         v = self.posterior.whitened(X)
-        change = (v * (self.form.to(v.dtype) @ v)).sum(0)
-        return latent_variance(self.posterior.parameters.kernel.diag(X), -change)
+        change = (v * (self.form @ v)).sum(0)
+        own = latent_variance(self.posterior.parameters.kernel.diag(X.to(v.dtype)), -change)
+        return torch.minimum(own.to(X.dtype), experts.variance.amin(0))
 
     @staticmethod
     def of(ensemble: Ensemble, weights: Tensor) -> OwnShared:
@@ -200,8 +210,7 @@ class OwnNystrom(VarianceRule):
     With e_i = f − μ_i, E[e_i²] = E[f e_i] = s_i² is known exactly, and f − g = (1 − Σβ)f + Σβ_i e_i, so
     the error is (1 − Σβ)²k + 2(1 − Σβ)Σβ_i s_i² + Σβ_i²s_i² + Σ_{i≠j} β_iβ_j E[e_i e_j]. Only the last sum
     is approximated, each expert in it seen through the central inputs; it is one quadratic form in
-    v_c. It can exceed what the triangle inequality allows, (|1 − Σβ|√k + Σ|β_i|s_i)², where those
-    are too few, and is cut off there. With one expert, or all rows central, it is exact.
+    v_c. With one expert, or all rows central, it is exact.
     """
 
     needs_experts: ClassVar[bool] = True
@@ -216,7 +225,7 @@ class OwnNystrom(VarianceRule):
         return 2 * len(self.form) + len(self.weights)
 
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
-        """The sum above, between ε·k and the triangle inequality's bound."""
+        """The sum above, at most min_i s_i²."""
         del mean
         assert experts is not None
         prior, v = self.kernel.diag(X), self.basis.at(X).to(X.dtype)
@@ -226,8 +235,7 @@ class OwnNystrom(VarianceRule):
         pairs = pairs + (v * (self.form.to(v.dtype) @ v)).sum(0)
         alone = (beta.square() + 2.0 * missing * beta) @ experts.variance
         total = missing.square() * prior + alone + pairs
-        bound = (missing.abs() * prior.sqrt() + beta.abs() @ experts.std).square()
-        return torch.minimum(latent_variance(prior, prior - total), bound)
+        return torch.minimum(latent_variance(prior, prior - total), experts.variance.amin(0))
 
     @staticmethod
     def of(ensemble: Ensemble, weights: Tensor, basis: Basis) -> OwnNystrom:

@@ -119,6 +119,6 @@ def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: T
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:
-    """Prior − explained, floored at ε·prior, and at √tiny where the prior itself is 0."""
+    """prior − explained, floored at ε·prior, and at √tiny where the prior itself is 0."""
     info = torch.finfo(prior.dtype)
     return torch.maximum(prior - explained, info.eps * prior + info.tiny**0.5)

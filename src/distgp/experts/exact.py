@@ -104,7 +104,7 @@ class ExactPosterior(Posterior):
         return self.shard.X, self.alpha
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A = K̃⁻¹k_i(x) on the training rows; k_A = aᵀk_i(x)."""
+        """a = K̃⁻¹k_i(x) on the training rows; k_A = aᵀk_i(x)."""
         K = self.cross(X)
         half = linalg.solve_lower(self.L, K)
         return self.shard.X, linalg.solve_upper(self.L, half), half.square().sum(-2)

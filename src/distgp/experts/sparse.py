@@ -191,7 +191,7 @@ class SparsePosterior(Posterior):
 
     @property
     def weights(self) -> Tensor:
-        """W = L_B⁻ᵀ c, with μ(x) = v(x)ᵀ w."""
+        """w = L_B⁻ᵀ c, with μ(x) = v(x)ᵀ w."""
         return linalg.solve_upper(self.factors.LB, self.factors.c[..., None])[..., 0]
 
     @property
@@ -217,7 +217,7 @@ class SparsePosterior(Posterior):
         return inducing(self.parameters).expand(*batch, -1, -1), coefficients
 
     def passed_on(self, v: Tensor) -> Tensor:
-        """R = (I − B⁻¹)v, (*batch, m, N)."""
+        """r = (I − B⁻¹)v, (*batch, m, N)."""
         return v - linalg.cholesky_solve(self.factors.LB, v)
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -58,10 +58,11 @@ class Combined(ABC):
             parts = [self.predict_chunk(chunk) for chunk in self._chunks(X)]
         mean = torch.cat([part.mean for part in parts])
         variance = torch.cat([part.variance for part in parts])
+        noise = self.noise.to(mean.dtype)
         if observed and self.space == "latent":
-            variance = variance + self.noise
+            variance = variance + noise
         elif not observed and self.space == "observed":
-            variance = torch.maximum(variance - self.noise, torch.finfo(mean.dtype).eps * variance)
+            variance = torch.maximum(variance - noise, torch.finfo(mean.dtype).eps * variance)
         return Prediction(mean, variance)
 
     @property
@@ -160,8 +161,8 @@ def merge_parts(aggregator: MarginalAggregator, parts: list[Marginals]) -> Predi
 def group_marginals(group: Group, X: Tensor) -> Marginals:
     """Means, variances and priors of a group's experts at X."""
     out, theta = group.posterior.predict(X), group.posterior.parameters
-    prior = theta.kernel.diag(X).expand_as(out.mean)
-    noise = theta.noise.expand(group.size)[:, None]
+    prior = group.posterior.prior(X).expand_as(out.mean)
+    noise = theta.noise.to(X.dtype).expand(group.size)[:, None]
     return Marginals(out.mean, out.variance, torch.zeros_like(prior), prior, noise)
 
 

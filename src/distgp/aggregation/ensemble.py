@@ -92,6 +92,10 @@ class Ensemble:
         """Whether the experts are exact."""
         return isinstance(self.groups[0].posterior, ExactPosterior)
 
+    def prior(self, X: Tensor) -> Tensor:
+        """k(x, x), where the experts share the kernel."""
+        return self.groups[0].posterior.prior(X)
+
     def noise(self) -> Tensor:
         """σ²; the experts' mean where they differ."""
         values = self.map(_noises)

@@ -43,6 +43,10 @@ class Basis:
         assert Z is not None
         return linalg.solve_lower(self.L, self.parameters.kernel(X.to(WIDE), Z).mT)
 
+    def prior(self, X: Tensor) -> Tensor:
+        """k(x, x) in the dtype of X."""
+        return self.parameters.kernel.diag(X.to(WIDE)).to(X.dtype)
+
 
 @dataclass(frozen=True, eq=False)
 class RowSums:

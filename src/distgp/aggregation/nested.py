@@ -19,6 +19,7 @@ from distgp.experts import Prediction, SparsePosterior
 from distgp.experts.base import chunk_rows, latent_variance
 from distgp.kernels import Kernel
 
+WIDE = torch.float64
 MARGINAL = "poe, gpoe, bcm, rbcm, grbcm or opt"
 
 
@@ -33,18 +34,26 @@ class Moments:
 
 
 def moments(ensemble: Ensemble, X: Tensor) -> Moments:
-    """The means and covariances of all experts at X."""
-    kernel = ensemble.parameters.kernel
+    """The means and covariances of all experts at X, in float64."""
+    kernel = ensemble.parameters.kernel.to(dtype=WIDE)
     parts = ensemble.map(_projected, X, ensemble.shares_inducing)
-    mean, P, a, to_f = (torch.cat(column) for column in zip(*parts, strict=True))
+    p = max(part[2].shape[1] for part in parts)
+    mean, to_f = torch.cat([part[0] for part in parts]), torch.cat([part[3] for part in parts])
+    a = torch.cat([_padded(part[2], p) for part in parts])
     if ensemble.shares_inducing:  # in whitened coordinates k(P_i, P_j) is the identity
         r = a.permute(2, 0, 1)
         between = r @ r.mT
     else:
+        P = torch.cat([_padded(part[1], p) for part in parts])
         between = _cross_covariances(kernel, P, a)
     # Noise enters the diagonal alone: a_iᵀ(K_ii + σ²I)a_i = k_A, by the definition of a_i.
     between.diagonal(dim1=-2, dim2=-1).copy_(to_f.mT)
-    return Moments(mean, to_f, between, kernel.diag(X))
+    return Moments(mean, to_f, between, kernel.diag(X.to(WIDE)))
+
+
+def _padded(values: Tensor, p: int) -> Tensor:
+    """(M, p, ·), filled with zeros: a point with a = 0 has no part in any covariance."""
+    return torch.nn.functional.pad(values, (0, 0, 0, p - values.shape[1]))
 
 
 def _projected(group: Group, X: Tensor, whitened: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -53,8 +62,11 @@ def _projected(group: Group, X: Tensor, whitened: bool) -> tuple[Tensor, Tensor,
         assert isinstance(posterior, SparsePosterior)
         v = posterior.whitened(X)
         r = posterior.passed_on(v)
-        return posterior.mean_chunk(X), r.new_empty(len(r), 0), r, (r * v).sum(-2)
-    return posterior.mean_chunk(X), *posterior.projection(X)
+        parts = (posterior.mean_chunk(X), r.new_empty(len(r), 0), r, (r * v).sum(-2))
+    else:
+        parts = (posterior.mean_chunk(X), *posterior.projection(X))
+    mean, P, a, to_f = (part.to(WIDE) for part in parts)
+    return mean, P, a, to_f
 
 
 def _cross_covariances(kernel: Kernel, P: Tensor, a: Tensor) -> Tensor:
@@ -149,4 +161,5 @@ class NestedCombined(Combined):
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """Condition f on the experts' means."""
-        return nested(moments(self.ensemble, X))
+        out = nested(moments(self.ensemble, X))
+        return Prediction(out.mean.to(X.dtype), out.variance.to(X.dtype))

@@ -65,7 +65,7 @@ class Opt(Aggregator):
     n_eval: int | None = None
     variance: Literal["own", "weighted", "central", "nested"] = "own"
     cross: Literal["nystrom", "exact"] = "nystrom"
-    n_central: int = 256
+    n_central: int = 128
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -99,7 +99,7 @@ class TwoLevel(Aggregator):
                 CentralWarning,
                 stacklevel=3,
             )
-        return Central(ensemble.parameters.kernel, basis, LB, residual)
+        return Central(basis, LB, residual)
 
 
 def eliminate(
@@ -129,7 +129,7 @@ def eliminate(
 
 def _prior_trace(group: Group) -> Tensor:
     shards = group.rows()
-    prior = group.posterior.parameters.kernel.diag(shards.X)
+    prior = group.posterior.prior(shards.X)
     real = prior if shards.mask is None else torch.where(shards.mask, prior, 0.0)
     return real.sum(dtype=WIDE)
 

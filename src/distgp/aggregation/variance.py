@@ -4,8 +4,8 @@ A rule is built once, when the experts are combined; `at` gives the latent varia
 
 The "own" rules estimate k − 2βᵀk_A + βᵀK_Aβ, the mean squared error of this very combination under the
 prior, β taken as fixed. But β was fitted to the data: where it is large that error is far too
-pessimistic, while the fit guarantees R(g) ≤ R(f_i) for every expert i. So it is cut off at min_i s_i², which
-also bounds the full GP's variance from above.
+pessimistic, while the fit guarantees R(g) ≤ R(f_i) for every expert i. So it is cut off at min_i s_i²,
+which also bounds the full GP's variance from above.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from distgp.aggregation.gram import WIDE, Basis, sum_of
 from distgp.aggregation.nested import moment_columns, moments, nested
 from distgp.experts import Prediction, SparsePosterior, sparse
 from distgp.experts.base import latent_variance
-from distgp.kernels import Kernel
 
 EXPERTS_AT_ONCE = 32
 
@@ -85,7 +84,7 @@ class Printed(VarianceRule):
         """Σβ_i² times the printed term of each expert, at least ε·k."""
         del mean, experts
         terms = torch.cat(self.ensemble.map(_printed_terms, X))
-        prior = self.ensemble.parameters.kernel.diag(X)
+        prior = self.ensemble.prior(X)
         total = self.weights.square().to(terms) @ terms
         return torch.maximum(total, torch.finfo(prior.dtype).eps * prior)
 
@@ -94,8 +93,8 @@ def _printed_terms(group: Group, X: Tensor) -> Tensor:
     posterior = group.posterior
     if isinstance(posterior, SparsePosterior):
         v = posterior.whitened(X)
-        return linalg.solve_lower(posterior.factors.LB, v).square().sum(-2)
-    return posterior.parameters.kernel.diag(X) - posterior.predict_chunk(X).variance
+        return linalg.solve_lower(posterior.factors.LB, v).square().sum(-2).to(X.dtype)
+    return posterior.prior(X) - posterior.predict_chunk(X).variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +131,7 @@ class Nested(VarianceRule):
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
         """k − k_Aᵀ K_A⁻¹ k_A."""
         del mean, experts
-        return nested(moments(self.ensemble, X)).variance
+        return nested(moments(self.ensemble, X)).variance.to(X.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +181,8 @@ class OwnShared(VarianceRule):
         assert experts is not None
         v = self.posterior.whitened(X)
         change = (v * (self.form @ v)).sum(0)
-        own = latent_variance(self.posterior.parameters.kernel.diag(X.to(v.dtype)), -change)
-        return torch.minimum(own.to(X.dtype), experts.variance.amin(0))
+        own = latent_variance(self.posterior.prior(X), -change.to(X.dtype))
+        return torch.minimum(own, experts.variance.amin(0))
 
     @staticmethod
     def of(ensemble: Ensemble, weights: Tensor) -> OwnShared:
@@ -214,7 +213,6 @@ class OwnNystrom(VarianceRule):
     """
 
     needs_experts: ClassVar[bool] = True
-    kernel: Kernel
     weights: Tensor
     basis: Basis
     form: Tensor
@@ -228,11 +226,11 @@ class OwnNystrom(VarianceRule):
         """The sum above, at most min_i s_i²."""
         del mean
         assert experts is not None
-        prior, v = self.kernel.diag(X), self.basis.at(X).to(X.dtype)
+        prior, v = self.basis.prior(X), self.basis.at(X)
         beta = self.weights.to(X.dtype)
         missing = 1.0 - beta.sum()
         pairs = (beta.sum().square() - beta.square().sum()) * prior
-        pairs = pairs + (v * (self.form.to(v.dtype) @ v)).sum(0)
+        pairs = pairs + (v * (self.form @ v)).sum(0).to(X.dtype)
         alone = (beta.square() + 2.0 * missing * beta) @ experts.variance
         total = missing.square() * prior + alone + pairs
         return torch.minimum(latent_variance(prior, prior - total), experts.variance.amin(0))
@@ -242,7 +240,7 @@ class OwnNystrom(VarianceRule):
         """Sum the experts' parts: T² − Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i, with T = Σβ_i R_i."""
         parts = ensemble.map(_central_parts, weights, basis)
         T, U = (sum_of([part[i] for part in parts]) for i in range(2))
-        return OwnNystrom(ensemble.parameters.kernel, weights, basis, T @ T + U)
+        return OwnNystrom(weights, basis, T @ T + U)
 
 
 def _central_parts(group: Group, weights: Tensor, basis: Basis) -> tuple[Tensor, Tensor]:
@@ -269,7 +267,6 @@ class Central(VarianceRule):
     """
 
     needs_experts: ClassVar[bool] = True
-    kernel: Kernel
     basis: Basis
     LB: Tensor
     residual: float
@@ -285,7 +282,7 @@ class Central(VarianceRule):
         assert experts is not None
         v = self.basis.at(X)
         explained = v.square().sum(0) - linalg.solve_lower(self.LB, v).square_().sum(0)
-        central = latent_variance(self.kernel.diag(X), explained.to(X.dtype))
+        central = latent_variance(self.basis.prior(X), explained.to(X.dtype))
         return torch.minimum(central, experts.variance.amin(0))
 
     @staticmethod
@@ -293,8 +290,7 @@ class Central(VarianceRule):
         """From one pass over the rows."""
         total = sum_sparse(ensemble.map(_central_sums, basis))
         posterior = SparsePosterior.of(basis.parameters, basis.L, total)
-        kernel = ensemble.parameters.kernel
-        return Central(kernel, basis, posterior.factors.LB, float(posterior.residual()))
+        return Central(basis, posterior.factors.LB, float(posterior.residual()))
 
 
 def _central_sums(group: Group, basis: Basis) -> sparse.SparseSums:

@@ -89,6 +89,10 @@ class Posterior(ABC):
         mean = torch.cat([part.mean for part in parts], -1)
         return Prediction(mean, torch.cat([part.variance for part in parts], -1))
 
+    def prior(self, X: Tensor) -> Tensor:
+        """k(x, x) in the dtype of X."""
+        return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
+
     def _chunks(self, X: Tensor) -> Sequence[Tensor]:
         return X.split(chunk_rows(self.columns, X.device), -2)
 

@@ -29,7 +29,15 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     b = B.square().sum(-1, keepdim=True) * shrink
     left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
     right = torch.cat([B, torch.ones_like(b), b], -1)
-    return (left @ right.mT).clamp_min(0.0).to(dtype)
+    return _product(left, right).clamp_min(0.0).to(dtype)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ rightᵀ, as one large product where only the right side has a batch."""
+    if left.ndim == 2 and right.ndim > 2:
+        flat = right.reshape(-1, right.shape[-1]) @ left.mT
+        return flat.reshape(*right.shape[:-1], len(left)).mT
+    return left @ right.mT
 
 
 def safe_sqrt(square: Tensor) -> Tensor:
@@ -68,7 +76,7 @@ class RBF(Stationary):
 
     def shape(self, square: Tensor) -> Tensor:
         """exp(−r² / 2)."""
-        return torch.exp(-0.5 * square)
+        return (-0.5 * square).exp_()
 
 
 class Matern12(Stationary):

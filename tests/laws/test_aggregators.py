@@ -1,0 +1,264 @@
+"""What must hold of every aggregator, for every kind of expert that it serves."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from ensembles import COMMON, KINDS, build, far, full_gp, regrouped, shuffled
+from helpers import FLOAT, close, concrete, inputs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distgp import (
+    AGGREGATORS,
+    BCM,
+    GRBCM,
+    NPAE,
+    RBCM,
+    AggregationError,
+    Aggregator,
+    GPoE,
+    Opt,
+    OptPrinted,
+    PoE,
+    Pooled,
+    TwoLevel,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::distgp.WeightsWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.CentralWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.JitterWarning"),
+]
+
+OPTIONS: dict[str, list[Aggregator]] = {
+    "poe": [PoE(), PoE(space="observed")],
+    "gpoe": [
+        GPoE(weights=weights, space=space)
+        for weights in ("uniform", "normalised", "entropy")
+        for space in ("latent", "observed")
+    ],
+    "bcm": [BCM(), BCM(space="observed")],
+    "rbcm": [RBCM(), RBCM(space="observed")],
+    "grbcm": [GRBCM(), GRBCM(space="observed")],
+    "npae": [NPAE()],
+    "opt": [
+        Opt(n_central=20),
+        Opt(cross="exact"),
+        Opt(variance="weighted"),
+        Opt(variance="central", n_central=20),
+        Opt(variance="nested"),
+        Opt(ridge=0.1),
+        Opt(n_eval=30),
+    ],
+    "opt-printed": [OptPrinted(), OptPrinted(lam=1.0, variance="weighted")],
+    "two-level": [TwoLevel(n_central=15), TwoLevel(n_central=15, variance="nested")],
+    "pooled": [Pooled()],
+}
+EVERY = list(itertools.chain(*OPTIONS.values()))
+
+
+def serves(aggregator: Aggregator, kind: str) -> bool:
+    """Who serves whom, as the documentation says."""
+    if kind not in COMMON:
+        marginal = aggregator.name in ("poe", "gpoe", "bcm", "rbcm", "grbcm")
+        return marginal or (
+            isinstance(aggregator, Opt) and aggregator.variance in ("own", "weighted")
+        )
+    return kind == "shared Z" or aggregator.name != "pooled"
+
+
+PAIRS = [(a, kind) for a in EVERY for kind in KINDS if serves(a, kind)]
+ALL = pytest.mark.parametrize(("aggregator", "kind"), PAIRS, ids=str)
+
+
+def test_every_aggregator_is_tried():
+    assert set(AGGREGATORS.values()) == set(concrete(Aggregator))
+    assert OPTIONS.keys() == AGGREGATORS.keys()
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "kind"),
+    [(a, kind) for a in EVERY for kind in KINDS if not serves(a, kind)],
+    ids=str,
+)
+def test_who_cannot_be_served_is_told_who_can(aggregator, kind):
+    ensemble, _ = build(kind, 3)
+    with pytest.raises(AggregationError, match=rf"{aggregator.name} .*use .* instead"):
+        aggregator.combine(ensemble)
+
+
+@ALL
+@pytest.mark.parametrize("M", [1, 2, 7])
+def test_finite_and_positive_at_any_distance(aggregator, kind, M):
+    ensemble, data = build(kind, M)
+    X = torch.cat([data.X, far(2, 1.5), far(2, 5.0), far(2, 50.0), far(2, 1e6)])
+    combined = aggregator.combine(ensemble)
+    for observed in (False, True):
+        out = combined.predict(X, observed=observed)
+        assert bool(torch.isfinite(out.mean).all())
+        assert bool((torch.isfinite(out.variance) & (out.variance > 0)).all())
+    close(combined.mean(X), combined.predict(X).mean, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", COMMON)
+@pytest.mark.parametrize("name", list(AGGREGATORS))
+def test_two_hundred_experts(name, kind):
+    aggregator = OPTIONS[name][0]
+    if not serves(aggregator, kind):
+        pytest.skip("does not serve these experts")
+    ensemble, data = build(kind, 200, n=260)
+    out = aggregator.combine(ensemble).predict(torch.cat([data.X[:20], far(2, 3.0), far(2, 1e4)]))
+    assert bool(torch.isfinite(out.mean).all() & (out.variance > 0).all())
+
+
+@settings(max_examples=10)
+@given(
+    M=st.integers(1, 12),
+    extra=st.integers(0, 40),
+    d=st.integers(1, 4),
+    noise=st.sampled_from([1e-4, 1e-2, 1.0]),
+    seed=st.integers(0, 99),
+)
+@pytest.mark.parametrize("name", list(AGGREGATORS))
+def test_finite_and_positive_whatever_the_sizes(name, M, extra, d, noise, seed):
+    kind = "shared Z" if name == "pooled" else "exact"
+    ensemble, data = build(kind, M, n=M + extra, d=d, noise=noise, seed=seed)
+    out = OPTIONS[name][0].combine(ensemble).predict(torch.cat([data.X, far(d, 2.0)]))
+    assert bool(torch.isfinite(out.mean).all() & torch.isfinite(out.variance).all())
+    assert bool((out.variance > 0).all())
+
+
+@ALL
+def test_groups_change_nothing(aggregator, kind):
+    ensemble, _ = build(kind, 5)
+    X = inputs(12, 2, 3)
+    whole = aggregator.combine(ensemble)
+    for sizes in ([2, 3], [1, 3, 1]):
+        parts = aggregator.combine(regrouped(ensemble, sizes))
+        a, b = whole.predict(X), parts.predict(X)
+        close(b.mean, a.mean, rtol=1e-6, atol=1e-7)
+        close(b.variance, a.variance, rtol=1e-6, atol=1e-8)
+        close(parts.mean(X), a.mean, rtol=1e-6, atol=1e-7)
+
+
+@ALL
+def test_the_order_of_experts_does_not_matter(aggregator, kind):
+    if aggregator.name == "grbcm":
+        pytest.skip("the first augmented expert of grBCM has β = 1")
+    ensemble, _ = build(kind, 5)
+    X = inputs(12, 2, 3)
+    a = aggregator.combine(ensemble).predict(X)
+    b = aggregator.combine(shuffled(ensemble, [3, 0, 4, 1, 2])).predict(X)
+    close(b.mean, a.mean, rtol=1e-6, atol=1e-7)
+    close(b.variance, a.variance, rtol=1e-6, atol=1e-8)
+
+
+@ALL
+def test_chunks_change_nothing(aggregator, kind, monkeypatch):
+    from distgp.experts import base
+
+    ensemble, _ = build(kind, 4)
+    combined, X = aggregator.combine(ensemble), inputs(30, 2, 3)
+    whole = combined.predict(X)
+    monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 4 * combined.columns)
+    parts = combined.predict(X)
+    close(parts.mean, whole.mean, rtol=1e-8, atol=1e-9)
+    close(parts.variance, whole.variance, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "kind"),
+    [
+        *[(a, k) for a in (PoE(), GPoE(), GPoE(weights="normalised"), BCM()) for k in KINDS],
+        *[(NPAE(), kind) for kind in COMMON],
+        *[(GRBCM(), kind) for kind in KINDS],
+        (Pooled(), "shared Z"),
+        (Opt(), "exact"),
+        (Opt(cross="exact"), "exact"),
+        (TwoLevel(n_central=60), "exact"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("space", ["latent", "observed"])
+def test_one_expert_alone_is_returned(aggregator, kind, space):
+    if hasattr(aggregator, "space"):
+        aggregator = type(aggregator)(**{**vars(aggregator), "space": space})
+    ensemble, _ = build(kind, 1)
+    X = torch.cat([inputs(20, 2, 3), far(2, 2.0)])
+    alone = ensemble.groups[0].posterior.predict(X)
+    out = aggregator.combine(ensemble).predict(X)
+    close(out.mean, alone.mean[0], rtol=1e-6, atol=1e-7)
+    close(out.variance, alone.variance[0], rtol=1e-6, atol=1e-7)
+
+
+RETURN_TO_PRIOR = [BCM(), RBCM(), GRBCM(), NPAE(), TwoLevel(n_central=15), GPoE(), Pooled()]
+
+
+@pytest.mark.parametrize("kind", COMMON)
+@pytest.mark.parametrize(
+    "aggregator", [*RETURN_TO_PRIOR, GPoE(weights="normalised")], ids=lambda a: str(a)
+)
+def test_far_from_the_data_the_prior_returns(aggregator, kind):
+    if not serves(aggregator, kind):
+        pytest.skip("does not serve these experts")
+    out = aggregator.combine(build(kind, 5)[0]).predict(far(2, 40.0))
+    close(out.mean, torch.zeros(3, dtype=FLOAT), atol=1e-8)
+    close(out.variance, torch.full((3,), 1.3, dtype=FLOAT), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", COMMON)
+def test_far_field_of_the_others(kind):
+    ensemble, _ = build(kind, 5)
+    X = far(2, 40.0)
+    close(PoE().combine(ensemble).predict(X).variance, torch.full((3,), 1.3 / 5, dtype=FLOAT))
+    opt = Opt(variance="weighted").combine(ensemble)
+    assert opt.weights is not None
+    expected = float(opt.weights.square().sum()) * 1.3
+    close(opt.predict(X).variance, torch.full((3,), expected, dtype=FLOAT))
+    assert float(GPoE(weights="entropy").combine(ensemble).predict(X).variance.min()) > 1e6
+    assert float(OptPrinted().combine(ensemble).predict(X).variance.max()) < 1e-12
+
+
+@pytest.mark.parametrize("kind", COMMON)
+def test_the_noise_is_added_once(kind):
+    ensemble, _ = build(kind, 4)
+    X = inputs(9, 2, 3)
+    for aggregator in EVERY:
+        if not serves(aggregator, kind) or getattr(aggregator, "space", "") == "observed":
+            continue
+        combined = aggregator.combine(ensemble)
+        latent, observed = combined.predict(X), combined.predict(X, observed=True)
+        close(observed.variance - latent.variance, torch.full((9,), 0.05, dtype=FLOAT))
+
+
+def test_grbcm_of_two_shards_is_the_full_gp():
+    ensemble, data = build("exact", 2)
+    X = inputs(20, 2, 3)
+    out, full = GRBCM().combine(ensemble).predict(X), full_gp(ensemble, data, X)
+    close(out.mean, full.mean)
+    close(out.variance, full.variance, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["exact", "shared Z"])
+def test_float32_runs(kind):
+    ensemble, _ = build(kind, 4)
+    (group,) = ensemble.groups
+    narrow = group.rows().to(dtype=torch.float32)
+    theta = group.posterior.parameters.to(dtype=torch.float32)
+    from ensembles import expert
+
+    from distgp import Ensemble, unstack
+
+    ensemble32 = Ensemble.condition(expert(kind), theta, unstack(narrow))
+    X = inputs(9, 2, 3)
+    for aggregator in EVERY:
+        if not serves(aggregator, kind) or aggregator.name == "opt-printed":
+            continue
+        out = aggregator.combine(ensemble32).predict(X.to(torch.float32))
+        assert out.mean.dtype == torch.float32, aggregator
+        assert out.variance.dtype == torch.float32, aggregator
+        wide = aggregator.combine(ensemble).predict(X)
+        close(out.mean.to(FLOAT), wide.mean, rtol=2e-2, atol=2e-2)

@@ -1,0 +1,243 @@
+"""How close does each aggregator come to the full GP, and what does it cost?
+
+The paper's synthetic prediction task: a draw from the prior of an RBF kernel, σ² = 0.25, σ_f² = 1,
+hyperparameters known. d = 2: n rows in [−1, 1]², lengthscale 0.3, test grid of 50 × 50 on
+[−1.2, 1.2]², M = 2 … 100. d = 4, 6, 10: 4,000 rows, lengthscales 0.5, 1, 2, 1,000 test points in
+[−1.1, 1.1]^d, M = 20. Exact experts, and sparse ones with m = 128 shared random inducing inputs.
+
+RMSE and NLPD are of the latent truth; W2 is the 2-Wasserstein distance to the full GP (the full
+sparse GP for sparse experts). Seconds: `combine` once (the weights), `mean` and `predict` (mean and
+variance) at all test points, medians of three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import distgp
+from distgp import linalg, metrics
+from distgp.experts import inducing
+
+NOISE = 0.25
+MANY = (2, 4, 8, 10, 20, 40, 80, 100)
+LENGTHSCALES = {2: 0.3, 4: 0.5, 6: 1.0, 10: 2.0}
+Row = dict[str, object]
+
+
+def draw(n: int, d: int, seed: int, device: str) -> tuple[distgp.Shard, Tensor, Tensor]:
+    """Rows with noise, test points, and the latent truth there: one draw from the prior."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(n, d, generator=generator, dtype=torch.float64) * 2 - 1
+    grid = torch.linspace(-1.2, 1.2, 50, dtype=torch.float64)
+    random = (torch.rand(1000, d, generator=generator, dtype=torch.float64) * 2 - 1) * 1.1
+    test = torch.cartesian_prod(grid, grid) if d == 2 else random
+    points = torch.cat([X, test]).to(device)
+    K = kernel(d, device)(points)
+    L = linalg.cholesky(linalg.add_diagonal(K, K.new_full((), 1e-8)))
+    f = L @ torch.randn(len(points), generator=generator, dtype=torch.float64).to(device)
+    noise = torch.randn(n, generator=generator, dtype=torch.float64).to(device)
+    return distgp.Shard.of(points[:n], f[:n] + NOISE**0.5 * noise), points[n:], f[n:]
+
+
+def kernel(d: int, device: str) -> distgp.Kernel:
+    return (1.0 * distgp.RBF(LENGTHSCALES[d])).to(device)
+
+
+def aggregators(kind: str) -> list[tuple[str, distgp.Aggregator]]:
+    """Every aggregator with its defaults, and the other variances of opt and two-level."""
+    listed = [(name, make()) for name, make in distgp.AGGREGATORS.items() if name != "pooled"]
+    listed.insert(2, ("gpoe/normalised", distgp.GPoE("normalised")))
+    listed += [
+        ("opt/weighted", distgp.Opt(variance="weighted")),
+        ("opt/central", distgp.Opt(variance="central")),
+        ("opt/exact", distgp.Opt(cross="exact")),
+        ("two-level/nested", distgp.TwoLevel(variance="nested")),
+    ]
+    return [*listed, ("pooled", distgp.Pooled())] if kind == "sparse" else listed
+
+
+def seconds(call: Callable[[], object], device: str) -> float:
+    def now() -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    times = []
+    for _ in range(3):
+        start = now()
+        call()
+        times.append(now() - start)
+    return statistics.median(times)
+
+
+def study(n: int, d: int, Ms: tuple[int, ...], kind: str, seed: int, device: str) -> list[Row]:
+    data, X, f = draw(n, d, seed, device)
+    k = kernel(d, device)
+    Z = inducing.random_subset(data.X, 128, seed=0) if kind == "sparse" else None
+    theta, expert = distgp.Parameters.of(k, NOISE, Z), distgp.EXPERTS[kind]()
+    start = time.perf_counter()
+    full = expert.condition(theta, data).predict(X)
+    base: Row = {"seed": seed, "d": d, "n": n, "N": len(X), "expert": kind}
+    rows = [base | {"M": 1, "aggregator": "full"} | scores(f, full, full)]
+    rows[0]["predict_s"] = time.perf_counter() - start
+    for M in Ms:
+        labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, seed)
+        ensemble = distgp.Ensemble.condition(expert, theta, distgp.split(data, labels))
+        for name, aggregator in aggregators(kind):
+            row: Row = base | {"M": M, "aggregator": name}
+            rows.append(row | measure(aggregator, ensemble, X, f, full, device))
+            print(line(rows[-1]), flush=True)
+    return rows
+
+
+def measure(
+    aggregator: distgp.Aggregator,
+    ensemble: distgp.Ensemble,
+    X: Tensor,
+    f: Tensor,
+    full: distgp.Prediction,
+    device: str,
+) -> Row:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        combined = aggregator.combine(ensemble)
+        out = combined.predict(X)
+        return scores(f, out, full) | {
+            "weight_sum": combined.weight_sum,
+            "weight_norm": combined.weight_norm,
+            "combine_s": seconds(lambda: aggregator.combine(ensemble), device),
+            "mean_s": seconds(lambda: combined.mean(X), device),
+            "predict_s": seconds(lambda: combined.predict(X), device),
+        }
+
+
+def scores(f: Tensor, out: distgp.Prediction, full: distgp.Prediction) -> Row:
+    return {
+        "rmse": metrics.rmse(f, out.mean),
+        "nlpd": metrics.nlpd(f, out.mean, out.variance),
+        "w2": metrics.wasserstein2(out.mean, out.variance, full.mean, full.variance),
+        "coverage": metrics.coverage(f, out.mean, out.variance, 0.9),
+    }
+
+
+COLUMNS = ("rmse", "nlpd", "w2", "coverage", "weight_norm", "combine_s", "mean_s", "predict_s")
+
+
+def line(row: Row) -> str:
+    head = f"{row['d']:>3} {row['expert']:>7} {row['M']:>4} {row['aggregator']:18s}"
+    cells = (f"{row[c]:10.4g}" if row.get(c) is not None else f"{'':10s}" for c in COLUMNS)
+    return head + " ".join(cells)
+
+
+def verdicts(rows: list[Row]) -> list[tuple[bool, str]]:
+    """What the study is to show, and whether it does."""
+    mean: dict[tuple[object, ...], dict[str, float]] = {}
+    keyed = sorted(rows, key=lambda r: str(_key(r)))
+    for key, group in itertools.groupby(keyed, _key):
+        values = list(group)
+        mean[key] = {c: statistics.fmean(_number(v.get(c)) for v in values) for c in COLUMNS}
+    exact = [key for key in mean if key[1] == "exact" and isinstance(key[2], int) and key[2] >= 4]
+    cases = sorted({key[:3] for key in exact}, key=str)
+
+    def nearest(case: tuple[object, ...]) -> bool:
+        others = [
+            value["w2"]
+            for key, value in mean.items()
+            if key[:3] == case and not str(key[3]).startswith(("two-level", "full"))
+        ]
+        return mean[(*case, "two-level")]["w2"] <= min(others)
+
+    lead = min(
+        mean[(*c, "grbcm")]["w2"] / mean[(*c, "two-level")]["w2"]
+        for c in cases
+        if isinstance(c[2], int) and c[2] >= 20
+    )
+    ratios = [mean[(*c, "opt")]["predict_s"] / mean[(*c, "poe")]["predict_s"] for c in cases]
+    best = all(nearest(case) for case in cases)
+    return [
+        (best, "two-level nearest to the full GP (W2) in every exact row with M ≥ 4"),
+        (lead >= 2, f"two-level at least {lead:.2f} × nearer than grBCM at M ≥ 20"),
+        (
+            statistics.median(ratios) <= 1.1,
+            "opt's prediction against PoE's, exact experts: "
+            f"median {statistics.median(ratios):.2f}, largest {max(ratios):.2f}",
+        ),
+    ]
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return row["d"], row["expert"], row["M"], row["aggregator"]
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def npae_rate(n: int, M: int, device: str) -> str:
+    """The share of the machine's matrix-product rate that NPAE reaches."""
+    data, X, _ = draw(n, 2, 0, device)
+    labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, 0)
+    theta = distgp.Parameters.of(kernel(2, device), NOISE)
+    ensemble = distgp.Ensemble.condition(distgp.ExactExpert(), theta, distgp.split(data, labels))
+    combined = distgp.NPAE().combine(ensemble)
+    taken = seconds(lambda: combined.predict(X), device)
+    N, each = len(X), n / M
+    # k(P_i, P_j)a_j for i < j; L⁻¹k and L⁻ᵀ of that for every expert.
+    flops = N * (n * n * (1 - 1 / M) + 2 * n * each)
+    A = torch.randn(4096, 4096, dtype=torch.float64, device=device)
+    peak = 2 * 4096**3 / seconds(lambda: A @ A, device)
+    return (
+        f"NPAE, n = {n:,}, M = {M}, N = {N:,}: {taken:.2f} s, {flops / taken / 1e9:.0f} GFLOP/s of "
+        f"{peak / 1e9:.0f} in a plain product: {flops / taken / peak:.0%}"
+    )
+
+
+def write(rows: list[Row], path: Path, device: str) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    versions = {"distgp": distgp.__version__, "torch": torch.__version__, "device": device}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*names, *versions])
+        writer.writeheader()
+        writer.writerows(row | versions for row in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=10_000, help="rows of the task in d = 2")
+    parser.add_argument("--quick", action="store_true", help="2,000 rows, M = 4, 20, 40")
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/aggregation.csv"))
+    arguments = parser.parse_args()
+    n, Ms = (2000, (4, 20, 40)) if arguments.quick else (arguments.rows, MANY)
+    heads = (f"{column:>10s}" for column in COLUMNS)
+    print(f"{'d':>3} {'expert':>7} {'M':>4} {'aggregator':18s}" + " ".join(heads))
+    rows: list[Row] = []
+    for seed in range(arguments.seeds):
+        for kind in ("exact", "sparse"):
+            rows += study(n, 2, Ms, kind, seed, arguments.device)
+            for d in () if arguments.quick else (4, 6, 10):
+                rows += study(4000, d, (20,), kind, seed, arguments.device)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    write(rows, arguments.output, arguments.device)
+    print(npae_rate(n, 20, arguments.device))
+    results = verdicts(rows)
+    for good, what in results:
+        print(("yes  " if good else "NO   ") + what)
+    print(f"table: {arguments.output}")
+    sys.exit(not all(good for good, _ in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The aggregators from marginals against loops over experts and points."""
+
+import math
+
+import pytest
+import torch
+from ensembles import KINDS, build, full_gp
+from helpers import FLOAT, close, inputs
+
+from distgp import (
+    BCM,
+    GRBCM,
+    RBCM,
+    Ensemble,
+    ExactExpert,
+    GPoE,
+    Parameters,
+    PoE,
+    RandomPartition,
+    SparseExpert,
+    unstack,
+    with_communication,
+)
+from distgp.aggregation.base import group_marginals
+
+X = inputs(15, 2, 3)
+
+
+def naive(marginals, rule, space):
+    """Equation (4), point by point: β, precision and mean in Python floats."""
+    M, N = marginals.mean.shape
+    means, variances = [], []
+    for x in range(N):
+        noise = [float(v) if space == "observed" else 0.0 for v in marginals.noise]
+        s = [float(marginals.variance[i, x]) + noise[i] for i in range(M)]
+        prior = [float(marginals.base_variance[i, x]) + noise[i] for i in range(M)]
+        mu = [float(marginals.mean[i, x]) for i in range(M)]
+        gain = [0.5 * (math.log(prior[i]) - math.log(s[i])) for i in range(M)]
+        beta = {
+            "poe": [1.0] * M,
+            "uniform": [1.0 / M] * M,
+            "normalised": [g / sum(gain) for g in gain],
+            "entropy": gain,
+            "bcm": [1.0] * M,
+            "rbcm": gain,
+        }[rule]
+        precision = sum(b / v for b, v in zip(beta, s, strict=True))
+        if rule in ("bcm", "rbcm"):
+            precision += (1 - sum(beta)) / prior[0]  # one prior for all
+        means.append(sum(b * m / v for b, m, v in zip(beta, mu, s, strict=True)) / precision)
+        variances.append(1 / precision)
+    return torch.tensor(means, dtype=FLOAT), torch.tensor(variances, dtype=FLOAT)
+
+
+@pytest.mark.parametrize("space", ["latent", "observed"])
+@pytest.mark.parametrize("kind", ["exact", "shared Z", "own Z"])
+@pytest.mark.parametrize(
+    ("rule", "make"),
+    [
+        ("poe", PoE),
+        ("uniform", lambda space: GPoE("uniform", space)),
+        ("normalised", lambda space: GPoE("normalised", space)),
+        ("entropy", lambda space: GPoE("entropy", space)),
+        ("bcm", BCM),
+        ("rbcm", RBCM),
+    ],
+)
+def test_against_loops(rule, make, kind, space):
+    ensemble, _ = build(kind, 4)
+    mean, variance = naive(group_marginals(ensemble.groups[0], X), rule, space)
+    out = make(space=space).combine(ensemble).predict(X, observed=space == "observed")
+    close(out.mean, mean, rtol=1e-9)
+    close(out.variance, variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("space", ["latent", "observed"])
+def test_grbcm_against_its_definition(kind, space):
+    ensemble, _ = build(kind, 4)
+    shards = unstack(ensemble.groups[0].rows())
+    theta = ensemble.parameters
+    expert = ExactExpert() if ensemble.exact else SparseExpert()
+
+    def predict(i, rows):
+        one = theta[i]
+        out = expert.condition(one, rows).predict(X)
+        return (out.observed(one.noise) if space == "observed" else out), one
+
+    precision = torch.zeros(15, dtype=FLOAT)
+    weighted = torch.zeros(15, dtype=FLOAT)
+    for i in (1, 2, 3):
+        from distgp.shards import concatenate
+
+        plus, _ = predict(i, concatenate([shards[0], shards[i]]))
+        c, _ = predict(i, shards[0])  # seen through expert i's own hyperparameters
+        beta = 1.0 if i == 1 else 0.5 * (c.variance.log() - plus.variance.log())
+        precision += beta * (1 / plus.variance - 1 / c.variance) + 1 / (3 * c.variance)
+        weighted += beta * (plus.mean / plus.variance - c.mean / c.variance)
+        weighted += c.mean / (3 * c.variance)
+    out = GRBCM(space=space).combine(ensemble).predict(X, observed=space == "observed")
+    close(out.variance, 1 / precision, rtol=1e-8)
+    close(out.mean, weighted / precision, rtol=1e-7)
+
+
+def test_augmented_variances_bound_the_full_gps():
+    ensemble, data = build("exact", 4)
+    augmented = GRBCM().combine(ensemble).ensemble.groups[0].posterior.predict(X)  # type: ignore[attr-defined]
+    full = full_gp(ensemble, data, X)
+    assert bool((augmented.variance >= full.variance - 1e-10).all())
+    alone = ensemble.groups[0].posterior.predict(X)
+    assert bool((alone.variance.amin(0) >= full.variance - 1e-10).all())
+
+
+def test_grbcm_of_sparse_experts_needs_no_rows():
+    ensemble, _ = build("shared Z", 4)
+    (group,) = ensemble.groups
+    from dataclasses import replace
+
+    bare = Ensemble((replace(group, shards=None),))
+    a, b = GRBCM().combine(ensemble).predict(X), GRBCM().combine(bare).predict(X)
+    close(a.mean, b.mean, rtol=0, atol=0)
+
+
+def test_where_hyperparameters_differ_the_precision_is_positive_without_the_floor():
+    # Variances far from alike: one common prior made the mean explode here.
+    from distgp import RBF, Shard
+
+    scales = torch.tensor([0.01, 1.0, 100.0], dtype=FLOAT)
+    theta = Parameters.of(scales * RBF(torch.full((3, 1), 0.5, dtype=FLOAT)), scales * 0.1)
+    data = [Shard.of(inputs(10, 1, s), inputs(10, 1, s + 1)[:, 0]) for s in range(3)]
+    ensemble = Ensemble.condition(ExactExpert(), theta, data)
+    points = torch.linspace(-3, 3, 50, dtype=FLOAT)[:, None]
+    for aggregator in (BCM(), RBCM(), GRBCM()):
+        out = aggregator.combine(ensemble).predict(points)
+        assert float(out.mean.abs().max()) < 3.0
+        assert float(out.variance.max()) < 101.0
+
+
+def test_with_communication_feeds_grbcm():
+    from helpers import shard
+
+    data = shard(60, 2)
+    shards = with_communication(data, 3, RandomPartition(), seed=0)
+    from ensembles import parameters
+
+    ensemble = Ensemble.condition(ExactExpert(), parameters("exact", 3, 2), shards)
+    out, full = GRBCM().combine(ensemble).predict(X), full_gp(ensemble, data, X)
+    assert float((out.mean - full.mean).abs().max()) < 0.3
+
+
+@pytest.mark.parametrize("make", [PoE, BCM, RBCM, GRBCM, GPoE])
+def test_unknown_options_are_refused(make):
+    with pytest.raises(ValueError, match="space must be one of 'latent', 'observed', got 'both'"):
+        make(space="both")

@@ -232,3 +232,17 @@ def test_the_registry_is_public():
     assert list(distgp.AGGREGATORS) == [
         "poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "two-level", "pooled",
     ]  # fmt: skip
+
+
+@large_weights
+def test_large_weights_do_not_let_the_variance_collapse():
+    """100 experts of 30 rows: Σ|β| is huge, and with it the error of covariances by Nyström."""
+    data, kernel, points, truth = synthetic(3000, 2, 0.3, 0)
+    shards = split(data, RandomPartition().assign(data.X.numpy(), 100, 0))
+    ensemble = Ensemble.condition(ExactExpert(), Parameters.of(kernel, 0.25), shards)
+    combined = Opt().combine(ensemble)
+    out = combined.predict(points)
+    full = ExactExpert().condition(Parameters.of(kernel, 0.25), data).predict(points)
+    assert combined.weight_norm is not None and combined.weight_norm > 10
+    assert bool((out.variance > 0.5 * full.variance).all())
+    assert metrics.nlpd(truth, out.mean, out.variance) < 0.5

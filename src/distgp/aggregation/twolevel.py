@@ -24,7 +24,7 @@ from distgp.aggregation.gram import (
     sum_of,
 )
 from distgp.aggregation.nested import MARGINAL
-from distgp.aggregation.variance import Central, Nested, VarianceRule
+from distgp.aggregation.variance import Central, Nested, VarianceRule, factor_of_B
 from distgp.aggregation.weighted import WeightedCombined
 
 LARGEST_RESIDUAL = 1.0
@@ -115,7 +115,7 @@ def eliminate(
     equations = normal_equations(ensemble, sums, common=True)
     sigma = ensemble.noise().to(WIDE).sqrt()
     AA = sum_of([s.AA for s in sums])
-    LB = linalg.cholesky(linalg.add_diagonal(AA, AA.new_ones(())), "I + AAᵀ")
+    LB = factor_of_B(AA)
     coupling = sum_of([s.AF for s in sums]) + sigma * linalg.solve_lower(basis.L, F_c.mT)
     C = linalg.solve_lower(LB, coupling)
     t = linalg.solve_lower(LB, sum_of([s.Ay for s in sums])[:, None])[:, 0]

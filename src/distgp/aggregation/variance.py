@@ -209,21 +209,23 @@ class OwnNystrom(VarianceRule):
     With e_i = f − μ_i, E[e_i²] = E[f e_i] = s_i² is known exactly, and f − g = (1 − Σβ)f + Σβ_i e_i, so
     the error is (1 − Σβ)²k + 2(1 − Σβ)Σβ_i s_i² + Σβ_i²s_i² + Σ_{i≠j} β_iβ_j E[e_i e_j]. Only the last sum
     is approximated, each expert in it seen through the central inputs; it is one quadratic form in
-    v_c. With one expert, or all rows central, it is exact.
+    v_c. With one expert, or all rows central, it is exact. Where the weights are large so is its
+    error: the result is kept between s_c², which no combination can beat, and min_i s_i².
     """
 
     needs_experts: ClassVar[bool] = True
     weights: Tensor
     basis: Basis
     form: Tensor
+    LB: Tensor  # of all rows on the central inputs
 
     @property
     def columns(self) -> int:
-        """v_c(x), its image, and the experts."""
-        return 2 * len(self.form) + len(self.weights)
+        """v_c(x), its images, and the experts."""
+        return 3 * len(self.form) + len(self.weights)
 
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
-        """The sum above, at most min_i s_i²."""
+        """The sum above, between s_c² and min_i s_i²."""
         del mean
         assert experts is not None
         prior, v = self.basis.prior(X), self.basis.at(X)
@@ -233,20 +235,21 @@ class OwnNystrom(VarianceRule):
         pairs = pairs + (v * (self.form @ v)).sum(0).to(X.dtype)
         alone = (beta.square() + 2.0 * missing * beta) @ experts.variance
         total = missing.square() * prior + alone + pairs
-        return torch.minimum(latent_variance(prior, prior - total), experts.variance.amin(0))
+        least = central_variance(self.LB, v, prior)
+        return torch.minimum(torch.maximum(total, least), experts.variance.amin(0))
 
     @staticmethod
     def of(ensemble: Ensemble, weights: Tensor, basis: Basis) -> OwnNystrom:
         """Sum the experts' parts: T² − Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i, with T = Σβ_i R_i."""
         parts = ensemble.map(_central_parts, weights, basis)
-        T, U = (sum_of([part[i] for part in parts]) for i in range(2))
-        return OwnNystrom(weights, basis, T @ T + U)
+        T, U, AA = (sum_of([part[i] for part in parts]) for i in range(3))
+        return OwnNystrom(weights, basis, T @ T + U, factor_of_B(AA))
 
 
-def _central_parts(group: Group, weights: Tensor, basis: Basis) -> tuple[Tensor, Tensor]:
-    """Σβ_i R_i and −Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i, with R_i on the central inputs."""
+def _central_parts(group: Group, weights: Tensor, basis: Basis) -> tuple[Tensor, Tensor, Tensor]:
+    """Σβ_i R_i, −Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i and ΣAAᵀ, with R_i and A on the central inputs."""
     beta, total = own_weights(group, weights), weights.sum()
-    T, U = torch.zeros_like(basis.L), torch.zeros_like(basis.L)
+    T, U, AA = (torch.zeros_like(basis.L) for _ in range(3))
     for start in range(0, group.size, EXPERTS_AT_ONCE):
         some = slice(start, start + EXPERTS_AT_ONCE)
         shards = group.rows().take_batch(some)
@@ -255,7 +258,19 @@ def _central_parts(group: Group, weights: Tensor, basis: Basis) -> tuple[Tensor,
         b = beta[some, None, None]
         T += (b * R).sum(0)
         U -= (b.square() * (R @ R) + 2.0 * b * (total - b) * R).sum(0)
-    return T, U
+        AA += sums.AAt.sum(0)
+    return T, U, AA
+
+
+def central_variance(LB: Tensor, v: Tensor, prior: Tensor) -> Tensor:
+    """s_c² = k − ‖v_c‖² + ‖L_B⁻¹v_c‖²: the sparse variance on the central inputs, given all rows."""
+    explained = v.square().sum(0) - linalg.solve_lower(LB, v).square_().sum(0)
+    return latent_variance(prior, explained.to(prior.dtype))
+
+
+def factor_of_B(AA: Tensor) -> Tensor:
+    """L_B of B = I + AAᵀ."""
+    return linalg.cholesky(linalg.add_diagonal(AA, AA.new_ones(())), "I + AAᵀ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,8 +296,7 @@ class Central(VarianceRule):
         del mean
         assert experts is not None
         v = self.basis.at(X)
-        explained = v.square().sum(0) - linalg.solve_lower(self.LB, v).square_().sum(0)
-        central = latent_variance(self.basis.prior(X), explained.to(X.dtype))
+        central = central_variance(self.LB, v, self.basis.prior(X))
         return torch.minimum(central, experts.variance.amin(0))
 
     @staticmethod

@@ -176,6 +176,27 @@ def verdicts(rows: list[Row]) -> list[tuple[bool, str]]:
     ]
 
 
+def print_tables(path: Path) -> None:
+    """Means over seeds of a table written before, as Markdown."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    cells: dict[tuple[str, ...], list[float]] = {}
+    for row, score in itertools.product(rows, ("rmse", "w2", "nlpd", "coverage")):
+        key = (row["expert"], score, row["aggregator"], row["d"], row["M"])
+        cells.setdefault(key, []).append(float(row[score]))
+    cases = list(dict.fromkeys((row["d"], row["M"]) for row in rows if row["M"] != "1"))
+    for kind, score in itertools.product(("exact", "sparse"), ("rmse", "w2", "nlpd", "coverage")):
+        print(f"\n{score}, {kind} experts, means over {len({r['seed'] for r in rows})} seeds\n")
+        print("| | " + " | ".join(f"d = {d}, M = {M}" for d, M in cases) + " |")
+        print("| --- |" + " --- |" * len(cases))
+        for name in dict.fromkeys(row["aggregator"] for row in rows if row["expert"] == kind):
+            values = [
+                cells.get((kind, score, name, d, "1" if name == "full" else M)) for d, M in cases
+            ]
+            shown = (f"{statistics.fmean(v):.3g}" if v else "" for v in values)
+            print(f"| {name} | " + " | ".join(shown) + " |")
+
+
 def _key(row: Row) -> tuple[object, ...]:
     return row["d"], row["expert"], row["M"], row["aggregator"]
 
@@ -217,10 +238,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rows", type=int, default=10_000, help="rows of the task in d = 2")
+    parser.add_argument("--experts", type=int, nargs="+", default=MANY, help="M, in d = 2")
     parser.add_argument("--quick", action="store_true", help="2,000 rows, M = 4, 20, 40")
     parser.add_argument("-o", "--output", type=Path, default=Path("build/aggregation.csv"))
+    parser.add_argument("--tables", type=Path, metavar="CSV", help="print an earlier run's means")
     arguments = parser.parse_args()
-    n, Ms = (2000, (4, 20, 40)) if arguments.quick else (arguments.rows, MANY)
+    if arguments.tables:
+        print_tables(arguments.tables)
+        return
+    n, Ms = (2000, (4, 20, 40)) if arguments.quick else (arguments.rows, tuple(arguments.experts))
     heads = (f"{column:>10s}" for column in COLUMNS)
     print(f"{'d':>3} {'expert':>7} {'M':>4} {'aggregator':18s}" + " ".join(heads))
     rows: list[Row] = []

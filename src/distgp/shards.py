@@ -80,7 +80,7 @@ class Shard:
         """One shard's real rows alone."""
         return self if self.mask is None else replace(self.take(self.mask), mask=None)
 
-    def take_batch(self, which: slice) -> Shard:
+    def take_batch(self, which: slice | Tensor) -> Shard:
         """The chosen shards of a batch, as a batch."""
         mask = None if self.mask is None else self.mask[which]
         return Shard(self.X[which], self.y[which], self.rows[which], mask)

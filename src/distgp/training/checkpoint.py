@@ -1,0 +1,53 @@
+"""A checkpoint: the state's tensors and the history, in one safetensors file, whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from distgp.training.result import Round
+from distgp.training.steps import State
+
+FORMAT = "distgp-training-1"
+
+
+def save(path: Path, name: str, state: State, history: list[Round]) -> None:
+    """Write to a temporary file beside it, then rename."""
+    tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
+    rounds = json.dumps([dataclasses.asdict(round_) for round_ in history])
+    metadata = {"format": FORMAT, "algorithm": name, "history": rounds}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
+    try:
+        save_file(tensors, temporary, metadata)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def load(path: Path, name: str, like: State) -> tuple[State, list[Round]]:
+    """State and history of a checkpoint of the same algorithm, on the device of `like`."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a checkpoint, or is damaged: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a training checkpoint of distgp ({FORMAT})")
+    if metadata.get("algorithm") != name or tensors.keys() != like.keys():
+        raise ValueError(
+            f"{path} was written by {metadata.get('algorithm')!r} with other settings, this is {name!r}: "
+            "continue with the same algorithm, or remove the file"
+        )
+    device = next(iter(like.values())).device
+    history = [Round(**record) for record in json.loads(metadata["history"])]
+    return {key: value.to(device) for key, value in tensors.items()}, history

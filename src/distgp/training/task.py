@@ -1,0 +1,104 @@
+"""What is trained, and where: the objective with its gradient, and the shards' whereabouts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from distgp.experts import Expert
+from distgp.kernels import ParameterError
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.shards import Shard, stack
+from distgp.training.layout import Layout
+from distgp.training.priors import Prior, log_prior
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The kind of expert, the layout of θ, and priors: the same on every worker."""
+
+    expert: Expert
+    layout: Layout
+    priors: Mapping[str, Prior] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardGroup:
+    """Shards that live together, as a batch; `first` is the number of the first among all."""
+
+    shards: Shard
+    first: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many shards."""
+        return self.shards.batch[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Workers:
+    """All shards, in groups. Training reaches them through `map` alone."""
+
+    groups: tuple[ShardGroup, ...]
+
+    @staticmethod
+    def of(shards: Sequence[Shard]) -> Workers:
+        """One group, in this process."""
+        return Workers((ShardGroup(stack(shards)),))
+
+    def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
+        """function(group, *arguments) for every group, in order."""
+        return [function(group, *arguments) for group in self.groups]
+
+    def sizes(self) -> Tensor:
+        """n_i of all shards, (M,)."""
+        return torch.cat(self.map(_sizes))
+
+
+def _sizes(group: ShardGroup) -> Tensor:
+    return group.shards.sizes
+
+
+def evaluate(
+    task: Task, shards: Shard, vector: Tensor, prior_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Objectives (M,) and their gradient: (P,) summed for one shared vector, (M, P) for one each.
+
+    Each expert's objective is −log p(y_i) (or the negative bound) less its weight of the log prior.
+    Where θ is out of hand (a factorisation fails, a number overflows) the value is NaN.
+    """
+    try:
+        return _evaluate(task, shards, vector, prior_weight)
+    except (NotPositiveDefiniteError, ParameterError):
+        if vector.ndim == 1 or len(vector) == 1:
+            bad = torch.full_like(prior_weight, torch.nan)
+            return bad, torch.full_like(vector, torch.nan)
+    # One expert of the batch failed: find out which, one by one.
+    parts = [
+        evaluate(
+            task, shards.take_batch(slice(i, i + 1)), vector[i : i + 1], prior_weight[i : i + 1]
+        )
+        for i in range(len(vector))
+    ]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _evaluate(
+    task: Task, shards: Shard, vector: Tensor, prior_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    point = vector.detach().requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)  # passing by a hard θ is no news
+        theta = task.layout.unpack(point)
+        values = task.expert.objective(theta, shards).to(vector.dtype)
+    if task.priors:
+        values = values - prior_weight * log_prior(task.priors, theta)
+    (gradient,) = torch.autograd.grad(values.sum(), point)
+    return values.detach(), gradient

@@ -102,7 +102,7 @@ class Fact(Algorithm):
         first = int(state["accepted"]) == 0
         step, slope = state["x"] - state["good"], state["g"] @ (state["x"] - state["good"])
         if not fine or (not first and value > state["objective"] + ARMIJO * slope):
-            return self._shorter(state, value, slope, fine)
+            return self._shorter(layout, state, value, slope, fine)
         S, Y = state["S"], state["Y"]
         y = gradient - state["g"]
         if not first and step @ y > 1e-10 * step.norm() * y.norm():
@@ -122,7 +122,9 @@ class Fact(Algorithm):
             "accepted": state["accepted"] + 1,
         }
 
-    def _shorter(self, state: State, value: Tensor, slope: Tensor, fine: bool) -> State:
+    def _shorter(
+        self, layout: Layout, state: State, value: Tensor, slope: Tensor, fine: bool
+    ) -> State:
         """Back towards the last good point: by the parabola through what is known, or by ten."""
         step = state["x"] - state["good"]
         factor = 0.1
@@ -133,12 +135,14 @@ class Fact(Algorithm):
         if float(shorter.abs().max()) < 1e-12:  # nothing left of it: start again from the gradient
             empty = state["S"][:0]
             downhill = -state["g"] * min(1.0, 1e-3 / float(state["g"].norm() + 1e-300))
-            return state | {"S": empty, "Y": empty, "x": state["good"] + downhill}
+            again = _clamped(layout, state["good"] + downhill, len(state["sizes"]))
+            return state | {"S": empty, "Y": empty, "x": again}
         return state | {"x": state["good"] + shorter}
 
     def vectors(self, layout: Layout, state: State) -> Tensor:
-        """The last point that was accepted."""
-        return joined(layout, *_parts(layout, state["good"], len(state["sizes"])))
+        """Where the last step went; for L-BFGS, whose steps are trials, the last point accepted."""
+        z = state["good"] if self.optimizer == "lbfgs" else state["x"]
+        return joined(layout, *_parts(layout, z, len(state["sizes"])))
 
 
 def _parts(layout: Layout, z: Tensor, M: int) -> tuple[Tensor, Tensor]:

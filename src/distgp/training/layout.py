@@ -49,9 +49,7 @@ class Layout:
         ordered = (*shared, *(name for name in trained if name in own))
         low, high = [], []
         for name in ordered:
-            below, above = bounds.get(
-                name, (0.0, math.inf) if name != "inducing" else (-math.inf, math.inf)
-            )
+            below, above = bounds.get(name, (-math.inf, math.inf))
             if not below < above:
                 raise ValueError(f"bounds of {name} must be (low, high), got ({below}, {above})")
             if name != "inducing":
@@ -92,7 +90,7 @@ class Layout:
         view, shapes = {}, self.template.unconstrained()
         sizes = [shapes[name].numel() for name in self.names]
         for name, part in zip(self.names, vector.split(sizes, -1), strict=True):
-            view[name] = part.reshape(*vector.shape[:-1], *shapes[name].shape)
+            view[name] = part.reshape((*vector.shape[:-1], *shapes[name].shape))
         return self.template.with_unconstrained(view)
 
     def values(self, vector: Tensor) -> dict[str, list[float]]:

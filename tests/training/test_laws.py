@@ -1,0 +1,262 @@
+"""What must hold of the training algorithms, to rounding."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from helpers import FLOAT, close, concrete, inputs, shard, value_and_gradient
+
+from distgp import RBF, ExactExpert, Parameters, RandomPartition, SparseExpert, split, stack
+from distgp.training import (
+    ALGORITHMS,
+    Admm,
+    Algorithm,
+    Fact,
+    FedAvg,
+    FedProx,
+    Independent,
+    Workers,
+    train,
+)
+from distgp.training.task import ShardGroup
+
+DATA = shard(90, 2)
+
+
+def shards(M: int):
+    return split(DATA, RandomPartition().assign(DATA.X.numpy(), M, 0))
+
+
+def theta(kind: str = "exact") -> Parameters:
+    Z = inputs(6, 2, 5) if kind == "sparse" else None
+    return Parameters.of(0.8 * RBF([0.5, 0.9]), 0.1, Z)
+
+
+def expert(kind: str):
+    return ExactExpert() if kind == "exact" else SparseExpert()
+
+
+QUICK: list[Algorithm] = [
+    Fact(n_iter=8),
+    Fact("adam", n_iter=6),
+    Fact("sgd", learning_rate=1e-2, n_iter=6),
+    FedAvg(n_iter=4, local_steps=3),
+    FedAvg(n_iter=4, local_steps=2, optimizer="sgd", learning_rate=1e-2),
+    FedProx(n_iter=5, local_steps=2),
+    Admm(n_iter=4, local_steps=3),
+    Independent(n_iter=5),
+]
+EVERY = pytest.mark.parametrize("algorithm", QUICK, ids=str)
+KINDS = pytest.mark.parametrize("kind", ["exact", "sparse"])
+
+
+def vectors(result):
+    return {name: v.detach() for name, v in result.parameters.unconstrained().items()}
+
+
+def same(a, b, rtol=1e-9, atol=1e-9):
+    for x, y in zip(vectors(a).values(), vectors(b).values(), strict=True):
+        close(x, y, rtol=rtol, atol=atol)
+    assert [r.accepted for r in a.history] == [r.accepted for r in b.history]
+    close(
+        torch.tensor([r.objective for r in a.history]),
+        torch.tensor([r.objective for r in b.history]),
+        rtol=rtol,
+        atol=1e-6,
+    )
+
+
+def test_every_algorithm_is_tried():
+    assert set(ALGORITHMS.values()) == set(concrete(Algorithm)) == {type(a) for a in QUICK}
+
+
+@KINDS
+def test_fact_with_one_shard_is_central_training(kind):
+    start = theta(kind)
+    ours = train(Fact("adam", learning_rate=0.05, n_iter=12), expert(kind), start, [DATA])
+    view = {name: v.clone().requires_grad_() for name, v in start.unconstrained().items()}
+    adam = torch.optim.Adam(view.values(), lr=0.05)
+    for round_ in ours.history:
+        adam.zero_grad()
+        value = expert(kind).objective(start.with_unconstrained(view), DATA)
+        value.backward()
+        adam.step()
+        assert round_.objective == pytest.approx(value.item(), rel=1e-10)
+    for name, value in vectors(ours).items():
+        close(value, view[name].detach(), rtol=1e-8)
+
+
+@KINDS
+def test_one_plain_step_of_fedavg_is_facts_step_per_row(kind):
+    fed = FedAvg(n_iter=5, local_steps=1, optimizer="sgd", learning_rate=0.02)
+    fact = Fact("sgd", learning_rate=0.02, n_iter=5)
+    same(*(train(a, expert(kind), theta(kind), shards(4)) for a in (fed, fact)))
+
+
+@KINDS
+def test_fedprox_without_pull_and_with_everyone_is_fedavg(kind):
+    prox = FedProx(mu=0.0, fraction=1.0, n_iter=4, local_steps=3)
+    fed = FedAvg(n_iter=4, local_steps=3)
+    same(*(train(a, expert(kind), theta(kind), shards(4)) for a in (prox, fed)), rtol=1e-12)
+
+
+def test_the_proximal_term_holds_experts_back():
+    free, held = (
+        train(
+            FedProx(mu=mu, fraction=1.0, n_iter=1, local_steps=10),
+            ExactExpert(),
+            theta(),
+            shards(4),
+        )
+        for mu in (0.0, 1e4)
+    )
+    start = theta().unconstrained()
+    moved = [
+        sum(float((vectors(r)[n] - start[n]).square().sum()) for n in start) for r in (free, held)
+    ]
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_fedprox_samples_the_fraction_it_is_told_to():
+    for fraction, size in ((0.5, 5), (0.25, 3), (1.0, 10), (0.01, 1)):
+        drawn = [set(FedProx(fraction=fraction).sampled(r, 10)) for r in range(60)]
+        assert {len(s) for s in drawn} == {size}
+        assert set().union(*drawn) == set(range(10))
+    prox = FedProx(fraction=0.5, n_iter=1, local_steps=1)
+    result = train(prox, ExactExpert(), theta(), shards(4))
+    moved = result.state["opt_t"] > 0
+    assert sorted(torch.nonzero(moved)[:, 0].tolist()) == sorted(prox.sampled(0, 4).tolist())
+    with pytest.raises(ValueError, match="fraction"):
+        FedProx(fraction=0.0)
+
+
+def fact_optimum(pieces):
+    return train(Fact(n_iter=300), ExactExpert(), theta(), pieces, tolerance=1e-13)
+
+
+def test_a_stationary_point_of_fact_is_a_fixed_point_of_admm():
+    pieces = shards(3)
+    best = fact_optimum(pieces).parameters
+    gradients = []
+    for piece in pieces:
+        _, g = value_and_gradient(lambda p, s=piece: ExactExpert().objective(p, s), best)
+        gradients.append(torch.cat([v.reshape(-1) for v in g.values()]))
+    admm = Admm(rho=50.0, optimizer="sgd", learning_rate=1e-3, local_steps=5, n_iter=1)
+    first = train(admm, ExactExpert(), best, pieces)
+    state = admm_state_with_forces(admm, best, pieces, -torch.stack(gradients))
+    again = train(
+        dataclasses.replace(admm, n_iter=10),
+        ExactExpert(),
+        best,
+        pieces,
+        start=dataclasses.replace(first, state=state, history=()),
+    )
+    for name, value in vectors(again).items():
+        close(value, best.unconstrained()[name], rtol=0, atol=1e-6)
+
+
+def admm_state_with_forces(admm, start, pieces, forces):
+    from distgp.training.layout import Layout
+
+    layout = Layout.of(start)
+    sizes = torch.tensor([float(p.n) for p in pieces], dtype=FLOAT)
+    return admm.start(layout, layout.pack(start), sizes) | {"psi": forces}
+
+
+def test_admm_reaches_facts_optimum():
+    pieces = shards(3)
+    best = fact_optimum(pieces)
+    admm = Admm(rho=60.0, optimizer="sgd", learning_rate=1 / 200, local_steps=20, n_iter=400)
+    result = train(admm, ExactExpert(), theta(), pieces, tolerance=0.0)
+    primal, dual = float(result.state["primal"]), float(result.state["dual"])
+    assert primal < 1e-4
+    assert dual < 1e-2
+    for name, value in vectors(result).items():
+        close(value, vectors(best)[name], rtol=0, atol=1e-3)
+
+
+@KINDS
+def test_lbfgs_never_rises_and_reaches_a_stationary_point(kind):
+    result = train(Fact(n_iter=200), expert(kind), theta(kind), shards(4), tolerance=1e-12)
+    values = [r.objective for r in result.history]
+    assert all(b <= a for a, b in itertools.pairwise(values))
+    start = result.history[0].gradient_norm
+    assert result.history[-1].gradient_norm < (1e-4 if kind == "exact" else 1e-2) * start
+    assert result.stopped == "tolerance"
+
+
+@EVERY
+@KINDS
+def test_the_same_seed_gives_the_same_history(algorithm, kind):
+    a, b = (train(algorithm, expert(kind), theta(kind), shards(3)) for _ in range(2))
+    same(a, b, rtol=0, atol=0)
+
+
+@EVERY
+@KINDS
+def test_batched_and_looped_shards_give_the_same_history(algorithm, kind):
+    pieces = shards(4)
+    one = train(algorithm, expert(kind), theta(kind), pieces)
+    groups = [
+        ShardGroup(stack(pieces[:1]), 0),
+        ShardGroup(stack(pieces[1:3]), 1),
+        ShardGroup(stack(pieces[3:]), 3),
+    ]
+    several = train(algorithm, expert(kind), theta(kind), Workers(tuple(groups)))
+    same(one, several, rtol=1e-7, atol=1e-8)
+    assert [r.bytes for r in one.history] == [r.bytes for r in several.history]
+
+
+@EVERY
+@KINDS
+def test_going_on_equals_not_having_stopped(algorithm, kind, tmp_path):
+    pieces = shards(3)
+    whole = train(algorithm, expert(kind), theta(kind), pieces)
+    short = dataclasses.replace(algorithm, n_iter=2)
+    half = train(short, expert(kind), theta(kind), pieces)
+    same(train(algorithm, expert(kind), theta(kind), pieces, start=half), whole, rtol=0, atol=0)
+    file = tmp_path / "a" / "training.safetensors"
+    train(short, expert(kind), theta(kind), pieces, checkpoint=file)
+    assert [p.name for p in file.parent.iterdir()] == [file.name]
+    same(
+        train(algorithm, expert(kind), theta(kind), pieces, checkpoint=file), whole, rtol=0, atol=0
+    )
+
+
+@EVERY
+def test_own_inducing_inputs_stay_each_experts_own(algorithm):
+    result = train(algorithm, SparseExpert(), theta("sparse"), shards(3), own=["inducing"])
+    Z = result.parameters.inducing
+    assert Z is not None and Z.shape == (3, 6, 2)
+    assert not torch.equal(Z[0], Z[1])
+    shared = isinstance(algorithm, Independent)
+    spread = float(result.parameters.noise.std()) if result.parameters.noise.ndim else 0.0
+    assert (spread > 0) == shared
+
+
+def test_own_inducing_inputs_with_fact_minimise_the_joint_objective():
+    pieces = shards(2)
+    result = train(Fact(n_iter=150), SparseExpert(), theta("sparse"), pieces, own=["inducing"])
+    total = sum(float(SparseExpert().objective(result.parameters[i], pieces[i])) for i in range(2))
+    assert total == pytest.approx(result.objective, rel=1e-8)
+    together = train(Fact(n_iter=150), SparseExpert(), theta("sparse"), pieces)
+    assert result.objective < together.objective
+
+
+@EVERY
+def test_fixed_parameters_stay(algorithm):
+    result = train(
+        algorithm, SparseExpert(), theta("sparse"), shards(3), fixed=["inducing", "noise"]
+    )
+    assert torch.equal(result.parameters.inducing, theta("sparse").inducing)
+    assert torch.equal(result.parameters.noise, theta("sparse").noise)
+
+
+@EVERY
+def test_training_improves_the_objective(algorithm):
+    longer = dataclasses.replace(algorithm, n_iter=30)
+    result = train(longer, ExactExpert(), theta(), shards(3))
+    assert result.history[-1].objective < result.history[0].objective - 1.0

@@ -18,6 +18,7 @@ from distgp.training import (
     FedAvg,
     FedProx,
     Independent,
+    PooledBound,
     Workers,
     train,
 )
@@ -46,11 +47,19 @@ QUICK: list[Algorithm] = [
     FedAvg(n_iter=4, local_steps=3),
     FedAvg(n_iter=4, local_steps=2, optimizer="sgd", learning_rate=1e-2),
     FedProx(n_iter=5, local_steps=2),
-    Admm(n_iter=4, local_steps=3),
+    Admm(n_iter=4, local_steps=3, rho=20.0, learning_rate=0.02),
     Independent(n_iter=5),
+    PooledBound(n_iter=12),
 ]
 EVERY = pytest.mark.parametrize("algorithm", QUICK, ids=str)
+SHARING = pytest.mark.parametrize("algorithm", QUICK[:-1], ids=str)
+"""Those that also serve exact experts and experts with their own inducing inputs."""
 KINDS = pytest.mark.parametrize("kind", ["exact", "sparse"])
+
+
+def skip_if_not_served(algorithm, kind):
+    if isinstance(algorithm, PooledBound) and kind == "exact":
+        pytest.skip("pooled training is for sparse experts")
 
 
 def vectors(result):
@@ -191,6 +200,7 @@ def test_lbfgs_never_rises_and_reaches_a_stationary_point(kind):
 @EVERY
 @KINDS
 def test_the_same_seed_gives_the_same_history(algorithm, kind):
+    skip_if_not_served(algorithm, kind)
     a, b = (train(algorithm, expert(kind), theta(kind), shards(3)) for _ in range(2))
     same(a, b, rtol=0, atol=0)
 
@@ -198,6 +208,7 @@ def test_the_same_seed_gives_the_same_history(algorithm, kind):
 @EVERY
 @KINDS
 def test_batched_and_looped_shards_give_the_same_history(algorithm, kind):
+    skip_if_not_served(algorithm, kind)
     pieces = shards(4)
     one = train(algorithm, expert(kind), theta(kind), pieces)
     groups = [
@@ -213,6 +224,7 @@ def test_batched_and_looped_shards_give_the_same_history(algorithm, kind):
 @EVERY
 @KINDS
 def test_going_on_equals_not_having_stopped(algorithm, kind, tmp_path):
+    skip_if_not_served(algorithm, kind)
     pieces = shards(3)
     whole = train(algorithm, expert(kind), theta(kind), pieces)
     short = dataclasses.replace(algorithm, n_iter=2)
@@ -226,7 +238,7 @@ def test_going_on_equals_not_having_stopped(algorithm, kind, tmp_path):
     )
 
 
-@EVERY
+@SHARING
 def test_own_inducing_inputs_stay_each_experts_own(algorithm):
     result = train(algorithm, SparseExpert(), theta("sparse"), shards(3), own=["inducing"])
     Z = result.parameters.inducing
@@ -258,5 +270,35 @@ def test_fixed_parameters_stay(algorithm):
 @EVERY
 def test_training_improves_the_objective(algorithm):
     longer = dataclasses.replace(algorithm, n_iter=30)
-    result = train(longer, ExactExpert(), theta(), shards(3))
+    result = train(longer, SparseExpert(), theta("sparse"), shards(3))
     assert result.history[-1].objective < result.history[0].objective - 1.0
+
+
+def test_pooled_training_is_central_training_of_the_sparse_gp():
+    pieces, start = shards(4), theta("sparse")
+    pooled = train(PooledBound(n_iter=400), SparseExpert(), start, pieces, tolerance=1e-10)
+    central = train(Fact(n_iter=200), SparseExpert(), start, [DATA], tolerance=1e-10)
+    for round_ in (0, 1):
+        value = pooled.history[2 * round_ + 1].objective
+        assert value == pytest.approx(central.history[round_].objective, rel=1e-9)
+        norm = pooled.history[2 * round_ + 1].gradient_norm
+        assert norm == pytest.approx(central.history[round_].gradient_norm, rel=1e-6)
+    assert pooled.objective == pytest.approx(central.objective, rel=1e-4)
+    values = [r.objective for r in pooled.history if r.accepted]
+    assert all(b <= a for a, b in itertools.pairwise(values))
+
+
+def test_pooled_training_with_priors_and_refused_experts():
+    from distgp import LogNormal
+
+    priors = {"noise": LogNormal(0.5, 0.1)}
+    pooled = train(
+        PooledBound(n_iter=40), SparseExpert(), theta("sparse"), shards(3), priors=priors
+    )
+    central = train(Fact(n_iter=20), SparseExpert(), theta("sparse"), [DATA], priors=priors)
+    assert pooled.history[1].objective == pytest.approx(central.history[0].objective, rel=1e-9)
+    assert pooled.history[1].gradient_norm == pytest.approx(
+        central.history[0].gradient_norm, rel=1e-6
+    )
+    with pytest.raises(ValueError, match="pooled training needs sparse experts that share"):
+        train(PooledBound(), ExactExpert(), theta(), shards(3))

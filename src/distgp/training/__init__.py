@@ -7,12 +7,13 @@ from distgp.training.fedavg import FedAvg
 from distgp.training.fedprox import FedProx
 from distgp.training.independent import Independent
 from distgp.training.loop import TrainingWarning, train
+from distgp.training.pooled import PooledBound
 from distgp.training.priors import Gamma, LogNormal, Prior
 from distgp.training.result import Round, TrainingResult
 from distgp.training.task import Workers
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent)
+    kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound)
 }
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Gamma",
     "Independent",
     "LogNormal",
+    "PooledBound",
     "Prior",
     "Round",
     "TrainingResult",

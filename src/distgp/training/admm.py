@@ -89,9 +89,10 @@ class Admm(Algorithm):
         )
         return Reply({}, {f"opt_{name}": v for name, v in moments.items()} | seen | {"x": x})
 
-    def merge(self, layout: Layout, state: State, reply: Reply) -> State:
+    def merge(self, task: Task, state: State, reply: Reply) -> State:
         """The consensus and dual steps."""
-        k, each = layout.n_shared, reply.each
+        layout, each = task.layout, reply.each
+        k = layout.n_shared
         local = each["x"][:, :k]
         shared = layout_clamped(layout, (local + state["psi"] / self.rho).mean(0))
         gap = local - shared

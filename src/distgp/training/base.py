@@ -80,7 +80,7 @@ class Algorithm(ABC):
         """The worker's half."""
 
     @abstractmethod
-    def merge(self, layout: Layout, state: State, reply: Reply) -> State:
+    def merge(self, task: Task, state: State, reply: Reply) -> State:
         """The centre's half."""
 
     @abstractmethod

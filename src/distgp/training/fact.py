@@ -8,14 +8,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from distgp.training import lbfgs
 from distgp.training.base import Algorithm, Message, Reply, counters, joined, split_start
 from distgp.training.layout import Layout
-from distgp.training.steps import STEPPERS, State, finite, two_loop
+from distgp.training.steps import STEPPERS, State, finite
 from distgp.training.task import ShardGroup, Task, evaluate
-
-MEMORY = 10
-"""Pairs that L-BFGS remembers."""
-ARMIJO = 1e-4
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,9 @@ class Fact(Algorithm):
         z = torch.cat([shared, own.reshape(-1)])
         state = counters(z) | {"x": z, "good": z, "sizes": sizes}
         state["rate"] = torch.full((), self.learning_rate, dtype=z.dtype, device=z.device)
-        if self.optimizer != "lbfgs":
-            return state | {f"opt_{k}": v for k, v in STEPPERS[self.optimizer].start(z).items()}
-        empty = z.new_zeros(0, len(z))
-        return state | {"S": empty, "Y": empty, "g": torch.zeros_like(z), "p": torch.zeros_like(z)}
+        if self.optimizer == "lbfgs":
+            return state | lbfgs.start(z)
+        return state | {f"opt_{k}": v for k, v in STEPPERS[self.optimizer].start(z).items()}
 
     def message(self, layout: Layout, state: State) -> Message:
         """The point to evaluate."""
@@ -62,17 +58,23 @@ class Fact(Algorithm):
             {"gradient_own": gradient[:, k:]},
         )
 
-    def merge(self, layout: Layout, state: State, reply: Reply) -> State:
+    def merge(self, task: Task, state: State, reply: Reply) -> State:
         """One optimiser step; out of hand, back to the last good point with half the step."""
-        value = reply.summed["value"]
+        layout, value = task.layout, reply.summed["value"]
         gradient = torch.cat([reply.summed["gradient"], reply.each["gradient_own"].reshape(-1)])
         fine = bool(finite(value, gradient))
         state = state | {"round": state["round"] + 1}
         if not fine:
             state["failures"] = state["failures"] + 1
-        if self.optimizer == "lbfgs":
-            return self._lbfgs(layout, state, value, gradient, fine)
-        return self._first_order(layout, state, value, gradient, fine)
+        if self.optimizer != "lbfgs":
+            return self._first_order(layout, state, value, gradient, fine)
+
+        def project(z: Tensor) -> Tensor:
+            return _clamped(layout, z, len(state["sizes"]))
+
+        if fine and lbfgs.acceptable(state, value):
+            return lbfgs.accept(state, value, gradient, project)
+        return lbfgs.shorten(state, value if fine else value * torch.nan, project)
 
     def _first_order(
         self, layout: Layout, state: State, value: Tensor, gradient: Tensor, fine: bool
@@ -95,49 +97,6 @@ class Fact(Algorithm):
                 "accepted": state["accepted"] + 1,
             }
         )
-
-    def _lbfgs(
-        self, layout: Layout, state: State, value: Tensor, gradient: Tensor, fine: bool
-    ) -> State:
-        first = int(state["accepted"]) == 0
-        step, slope = state["x"] - state["good"], state["g"] @ (state["x"] - state["good"])
-        if not fine or (not first and value > state["objective"] + ARMIJO * slope):
-            return self._shorter(layout, state, value, slope, fine)
-        S, Y = state["S"], state["Y"]
-        y = gradient - state["g"]
-        if not first and step @ y > 1e-10 * step.norm() * y.norm():
-            S, Y = torch.cat([S, step[None]])[-MEMORY:], torch.cat([Y, y[None]])[-MEMORY:]
-        p = two_loop(gradient, S, Y)
-        if not len(S):
-            p = p * min(1.0, 1.0 / float(gradient.norm()))
-        return state | {
-            "S": S,
-            "Y": Y,
-            "g": gradient,
-            "p": p,
-            "good": state["x"],
-            "x": _clamped(layout, state["x"] + p, len(state["sizes"])),
-            "objective": value,
-            "gradient_norm": gradient.norm(),
-            "accepted": state["accepted"] + 1,
-        }
-
-    def _shorter(
-        self, layout: Layout, state: State, value: Tensor, slope: Tensor, fine: bool
-    ) -> State:
-        """Back towards the last good point: by the parabola through what is known, or by ten."""
-        step = state["x"] - state["good"]
-        factor = 0.1
-        if fine:
-            rise = float(value - state["objective"] - slope)
-            factor = min(0.5, max(0.1, -float(slope) / (2 * rise))) if rise > 0 else 0.5
-        shorter = factor * step
-        if float(shorter.abs().max()) < 1e-12:  # nothing left of it: start again from the gradient
-            empty = state["S"][:0]
-            downhill = -state["g"] * min(1.0, 1e-3 / float(state["g"].norm() + 1e-300))
-            again = _clamped(layout, state["good"] + downhill, len(state["sizes"]))
-            return state | {"S": empty, "Y": empty, "x": again}
-        return state | {"x": state["good"] + shorter}
 
     def vectors(self, layout: Layout, state: State) -> Tensor:
         """Where the last step went; for L-BFGS, whose steps are trials, the last point accepted."""

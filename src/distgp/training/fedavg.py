@@ -125,10 +125,10 @@ class FedAvg(Algorithm):
         """E steps."""
         return averaging_local(task, group, message, self.local_steps, self.optimizer, None)
 
-    def merge(self, layout: Layout, state: State, reply: Reply) -> State:
+    def merge(self, task: Task, state: State, reply: Reply) -> State:
         """The average of all."""
         everyone = torch.ones_like(state["sizes"], dtype=torch.bool)
-        return averaging_merge(layout, state, reply, everyone)
+        return averaging_merge(task.layout, state, reply, everyone)
 
     def vectors(self, layout: Layout, state: State) -> Tensor:
         """The averaged θ."""

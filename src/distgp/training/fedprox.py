@@ -85,9 +85,9 @@ class FedProx(Algorithm):
             whole.each[name][chosen] = value
         return whole
 
-    def merge(self, layout: Layout, state: State, reply: Reply) -> State:
+    def merge(self, task: Task, state: State, reply: Reply) -> State:
         """The average of those that took part."""
-        return averaging_merge(layout, state, reply, self._taking_part(state))
+        return averaging_merge(task.layout, state, reply, self._taking_part(state))
 
     def vectors(self, layout: Layout, state: State) -> Tensor:
         """The averaged θ."""

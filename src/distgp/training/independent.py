@@ -56,9 +56,9 @@ class Independent(Algorithm):
         )
         return Reply({}, {f"opt_{name}": v for name, v in moments.items()} | seen | {"x": x})
 
-    def merge(self, layout: Layout, state: State, reply: Reply) -> State:
+    def merge(self, task: Task, state: State, reply: Reply) -> State:
         """Nothing to merge: note where everyone is."""
-        del layout
+        del task
         each = reply.each
         kept = {name: each[name] for name in state if name.startswith("opt_") or name == "rate"}
         return (

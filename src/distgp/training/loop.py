@@ -105,7 +105,7 @@ def _round(
     begin = time.perf_counter()
     message = algorithm.message(task.layout, state)
     reply = Reply.gather(workers.map(_local, algorithm, task, message))
-    after = algorithm.merge(task.layout, state, reply)
+    after = algorithm.merge(task, state, reply)
     accepted = int(after["accepted"]) > int(state["accepted"])
     vectors = algorithm.vectors(task.layout, after)
     return after, Round(

@@ -49,20 +49,6 @@ class Sgd:
 STEPPERS: dict[str, Adam | Sgd] = {"adam": Adam(), "sgd": Sgd()}
 
 
-def two_loop(gradient: Tensor, S: Tensor, Y: Tensor) -> Tensor:
-    """−H g by the L-BFGS two-loop recursion over pairs s, y (k, D), oldest first."""
-    q, alphas = gradient.clone(), []
-    for s, y in zip(S.flip(0), Y.flip(0), strict=True):
-        alpha = (s @ q) / (s @ y)
-        q = q - alpha * y
-        alphas.append(alpha)
-    if len(S):
-        q = q * (S[-1] @ Y[-1]) / Y[-1].square().sum()
-    for s, y, alpha in zip(S, Y, reversed(alphas), strict=True):
-        q = q + s * (alpha - (y @ q) / (s @ y))
-    return -q
-
-
 def finite(value: Tensor, gradient: Tensor) -> Tensor:
     """Whether value and gradient are usable, over leading batch dimensions."""
     return torch.isfinite(value) & torch.isfinite(gradient).all(-1)

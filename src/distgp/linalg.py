@@ -28,8 +28,15 @@ class NotPositiveDefiniteError(ArithmeticError):
     """A covariance matrix could not be factorised, even with the largest allowed jitter."""
 
 
-def cholesky(A: Tensor, name: str = "the covariance matrix") -> Tensor:
-    """Lower L with L Lᵀ = A, or = A + jitter·mean(diag A)·I where A alone fails."""
+def cholesky(A: Tensor, name: str = "the covariance matrix", singular: bool = False) -> Tensor:
+    """Lower L with L Lᵀ = A, or = A + jitter·mean(diag A)·I where A alone fails.
+
+    A matrix that is expected to be `singular` to rounding gets its rounding error 10·n·ε added at
+    once: it might be factorised without, but with pivots that no gradient survives.
+    """
+    if singular:
+        rounding = A.new_full(A.shape[:-2], 10 * A.shape[-1] * torch.finfo(A.dtype).eps)
+        A = _with_jitter(A, rounding)
     L, info = torch.linalg.cholesky_ex(A)
     if not info.any() and torch.isfinite(L.detach().diagonal(dim1=-2, dim2=-1)).all():
         return L

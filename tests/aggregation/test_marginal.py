@@ -46,14 +46,15 @@ def naive(marginals, rule, space):
         }[rule]
         precision = sum(b / v for b, v in zip(beta, s, strict=True))
         if rule in ("bcm", "rbcm"):
-            precision += (1 - sum(beta)) / prior[0]  # one prior for all
+            precision -= sum(b / p for b, p in zip(beta, prior, strict=True))
+            precision += sum(1 / p for p in prior) / M  # the mean prior precision
         means.append(sum(b * m / v for b, m, v in zip(beta, mu, s, strict=True)) / precision)
         variances.append(1 / precision)
     return torch.tensor(means, dtype=FLOAT), torch.tensor(variances, dtype=FLOAT)
 
 
 @pytest.mark.parametrize("space", ["latent", "observed"])
-@pytest.mark.parametrize("kind", ["exact", "shared Z", "own Z"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("rule", "make"),
     [

@@ -99,7 +99,7 @@ def test_the_ridge_pulls_towards_the_best_equal_weights():
     close(Opt(ridge=0.3).combine(ensemble).weights, expected, rtol=1e-8)
     huge = Opt(ridge=1e9).combine(ensemble).weights
     close(huge, (b.sum() / G.sum()).expand(5), rtol=1e-6)
-    with pytest.raises(ValueError, match="ridge must not be negative"):
+    with pytest.raises(ValueError, match="ridge must be finite and not negative"):
         Opt(ridge=-1.0)
 
 
@@ -246,3 +246,102 @@ def test_large_weights_do_not_let_the_variance_collapse():
     assert combined.weight_norm is not None and combined.weight_norm > 10
     assert bool((out.variance > 0.5 * full.variance).all())
     assert metrics.nlpd(truth, out.mean, out.variance) < 0.5
+
+
+def test_covariances_through_all_rows_are_exact_where_the_cut_does_not_decide(monkeypatch):
+    from distgp.aggregation import variance
+
+    ensemble, data = build("exact", 5, n=100)
+    exact = Opt(ridge=10.0, cross="exact").combine(ensemble).predict(X).variance
+    best = ensemble.groups[0].posterior.predict(X).variance.amin(0)
+    assert bool((exact < 0.99 * best).any())
+    through = Opt(ridge=10.0, n_central=data.n).combine(ensemble)
+    close(through.predict(X).variance, exact, rtol=1e-5, atol=1e-7)
+    monkeypatch.setattr(variance, "EXPERTS_AT_ONCE", 2)  # in pieces: the same
+    again = Opt(ridge=10.0, n_central=data.n).combine(ensemble)
+    close(again.predict(X).variance, exact, rtol=1e-5, atol=1e-7)
+    central = [Opt(variance="central", n_central=30).combine(ensemble).predict(X).variance]
+    monkeypatch.setattr(variance, "EXPERTS_AT_ONCE", 32)
+    central.append(Opt(variance="central", n_central=30).combine(ensemble).predict(X).variance)
+    close(central[0], central[1])
+
+
+@few_central
+def test_central_variance_is_the_smaller_of_central_and_best():
+    ensemble, data = build("exact", 3)
+    combined = Opt(variance="central", n_central=6).combine(ensemble)
+    theta, best = ensemble.parameters, ensemble.groups[0].posterior.predict(X).variance.amin(0)
+    sparse = SparseExpert().condition(Parameters.of(theta.kernel, 0.05, combined.central), data)
+    central = sparse.predict(X).variance
+    close(combined.predict(X).variance, torch.minimum(central, best), rtol=1e-8)
+    assert bool((central > best).any())
+
+
+def test_few_central_inputs_are_reported_by_opt_too():
+    ensemble, _ = build("exact", 3, noise=1e-3)
+    with pytest.warns(distgp.CentralWarning, match="raise n_central"):
+        Opt(variance="central", n_central=2).combine(ensemble)
+
+
+@pytest.mark.parametrize("kind", COMMON)
+def test_experts_that_know_nothing_get_finite_weights(kind):
+    ensemble, _ = build(kind, 3)
+    (group,) = ensemble.groups
+    silent = [Shard.of(s.X, 0 * s.y) for s in distgp.unstack(group.rows())]
+    expert = ExactExpert() if kind == "exact" else SparseExpert()
+    nothing = Ensemble.condition(expert, group.posterior.parameters, silent)
+    combined = Opt().combine(nothing)
+    assert bool(torch.isfinite(combined.weights).all())
+    close(combined.mean(X), torch.zeros(12, dtype=FLOAT))
+
+
+def test_opt_reports_weights_out_of_hand(monkeypatch):
+    from distgp.aggregation import optimal
+
+    monkeypatch.setattr(optimal, "LARGEST_NORM", 0.5)
+    with pytest.warns(WeightsWarning, match="the weights of opt"):
+        Opt().combine(build("exact", 3)[0])
+
+
+def test_a_sample_of_rows_is_scaled_up_and_held_by_a_ridge():
+    ensemble, data = build("own Z", 4)
+    sample = ensemble.central(20, seed=0)
+    F = ensemble.groups[0].posterior.mean(sample.X)
+    whole = Opt().equations(ensemble)
+    F_all = ensemble.groups[0].posterior.mean(data.X)
+    inner = whole.G - F_all @ F_all.mT
+    sampled = Opt(n_eval=20).equations(ensemble)
+    close(sampled.G, data.n / 20 * F @ F.mT + inner, rtol=1e-8)
+    close(sampled.b, data.n / 20 * F @ sample.y, rtol=1e-8)
+    close(
+        Opt(n_eval=20).combine(ensemble).weights,
+        Opt(n_eval=20, ridge=0.1).combine(ensemble).weights,
+    )
+    own, _ = build("exact, own θ", 4)
+    close(Opt().combine(own).weights, Opt(ridge=0.1).combine(own).weights)
+    shared, _ = build("shared Z", 4)  # its sums need no sample, and no ridge
+    close(Opt(n_eval=20).combine(shared).weights, Opt().combine(shared).weights)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Opt(ridge=float("nan")), "ridge"),
+        (lambda: Opt(n_eval=0), "n_eval must be at least 1"),
+        (lambda: Opt(n_central=0), "n_central must be at least 1"),
+        (lambda: OptPrinted(lam=-1.0), "lam > 0"),
+        (lambda: OptPrinted(jitter=-1.0), "jitter"),
+        (lambda: TwoLevel(central=np.zeros(3)), "shape"),
+        (lambda: TwoLevel(central=np.zeros((0, 2))), "shape"),
+        (lambda: Opt(variance="best"), "variance must be one of"),
+    ],
+)
+def test_options_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_central_inputs_may_be_an_array():
+    ensemble, data = build("exact", 3)
+    a = TwoLevel(central=data.X[:40].numpy()).combine(ensemble).mean(X)
+    close(a, TwoLevel(central=data.X[:40]).combine(ensemble).mean(X))

@@ -262,3 +262,46 @@ def test_float32_runs(kind):
         assert out.variance.dtype == torch.float32, aggregator
         wide = aggregator.combine(ensemble).predict(X)
         close(out.mean.to(FLOAT), wide.mean, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("aggregator", EVERY, ids=str)
+@pytest.mark.parametrize("name", ["linear", "linear times RBF"])
+def test_where_the_prior_vanishes_nothing_breaks(aggregator, name):
+    from helpers import shard
+
+    from distgp import (
+        RBF,
+        Ensemble,
+        ExactExpert,
+        Linear,
+        Parameters,
+        RandomPartition,
+        SparseExpert,
+        split,
+    )
+
+    data = shard(40, 2)
+    kernel = Linear(1.0) if name == "linear" else Linear(1.0) * RBF(0.7)
+    pooled = aggregator.name == "pooled"
+    theta = Parameters.of(kernel, 0.1, inputs(5, 2, 5) if pooled else None)
+    shards = split(data, RandomPartition().assign(data.X.numpy(), 3, 0))
+    ensemble = Ensemble.condition(SparseExpert() if pooled else ExactExpert(), theta, shards)
+    out = aggregator.combine(ensemble).predict(torch.zeros(2, 2, dtype=FLOAT))
+    assert bool(torch.isfinite(out.mean).all())
+    assert bool((torch.isfinite(out.variance) & (out.variance > 0)).all())
+
+
+def test_an_ensemble_checks_its_groups():
+    from distgp import Ensemble, ExactExpert
+    from distgp.aggregation import Group
+
+    ensemble, data = build("exact", 2)
+    (group,) = ensemble.groups
+    with pytest.raises(ValueError, match="first expert is 0, expected 2"):
+        Ensemble((group, group))
+    single = ExactExpert().condition(ensemble.parameters, data)
+    with pytest.raises(ValueError, match="batched posterior"):
+        Ensemble((Group(single, data),))
+    other, _ = build("shared Z", 2)
+    with pytest.raises(ValueError, match="of one kind"):
+        Ensemble((group, Group(other.groups[0].posterior, None, 2)))

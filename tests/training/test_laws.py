@@ -244,9 +244,9 @@ def test_own_inducing_inputs_stay_each_experts_own(algorithm):
     Z = result.parameters.inducing
     assert Z is not None and Z.shape == (3, 6, 2)
     assert not torch.equal(Z[0], Z[1])
-    shared = isinstance(algorithm, Independent)
-    spread = float(result.parameters.noise.std()) if result.parameters.noise.ndim else 0.0
-    assert (spread > 0) == shared
+    own = isinstance(algorithm, Independent)
+    assert result.parameters.batch == (torch.Size([3]) if own else torch.Size())
+    assert result.parameters.inducing_batch == torch.Size([3])
 
 
 def test_own_inducing_inputs_with_fact_minimise_the_joint_objective():

@@ -14,7 +14,8 @@ from distgp.aggregation.optimal import Opt
 from distgp.aggregation.pooled import Pooled
 from distgp.aggregation.printed import OptPrinted
 from distgp.aggregation.product import GPoE, PoE
-from distgp.aggregation.twolevel import CentralWarning, TwoLevel
+from distgp.aggregation.twolevel import TwoLevel
+from distgp.aggregation.variance import CentralWarning
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     kind.name: kind

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp.aggregation.ensemble import Ensemble, Group
-from distgp.experts.base import Prediction, chunk_rows
+from distgp.experts.base import Prediction, chunk_rows, latent_variance
 
 Space: TypeAlias = Literal["latent", "observed"]
 
@@ -53,7 +53,11 @@ class Combined(ABC):
             return torch.cat([self.mean_chunk(chunk) for chunk in self._chunks(X)])
 
     def predict(self, X: Tensor, observed: bool = False) -> Prediction:
-        """Mean and variance at the rows of X (N, d): of the latent f, or of y = f + noise."""
+        """Mean and variance at the rows of X (N, d): of the latent f, or of y = f + noise.
+
+        An aggregator in observed space predicts y; its latent variance is that less the noise, which
+        is nothing (the floor) wherever noise counted M times has brought it below the noise.
+        """
         with torch.no_grad():
             parts = [self.predict_chunk(chunk) for chunk in self._chunks(X)]
         mean = torch.cat([part.mean for part in parts])
@@ -161,7 +165,9 @@ def merge_parts(aggregator: MarginalAggregator, parts: list[Marginals]) -> Predi
 def group_marginals(group: Group, X: Tensor) -> Marginals:
     """Means, variances and priors of a group's experts at X."""
     out, theta = group.posterior.predict(X), group.posterior.parameters
-    prior = group.posterior.prior(X).expand_as(out.mean)
+    # Floored as the experts' variances are: where the prior is 0 nothing can be learnt.
+    prior = group.posterior.prior(X)
+    prior = latent_variance(prior, torch.zeros_like(prior)).expand_as(out.mean)
     noise = theta.noise.to(X.dtype).expand(group.size)[:, None]
     return Marginals(out.mean, out.variance, torch.zeros_like(prior), prior, noise)
 
@@ -179,6 +185,12 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {listed}, got {value!r}")
 
 
+def check_count(name: str, value: int | None) -> None:
+    """Refuse a number of rows below 1."""
+    if value is not None and value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
 def require(condition: bool, aggregator: str, why: str, alternatives: str) -> None:
     """Refuse experts that the aggregator cannot serve, naming those that can."""
     if not condition:
@@ -188,7 +200,7 @@ def require(condition: bool, aggregator: str, why: str, alternatives: str) -> No
 def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:
     """Tell when Σ|β| says that the weights are not to be trusted."""
     norm = float(weights.abs().sum())
-    if norm > limit:
+    if not norm <= limit:
         warnings.warn(
             f"the weights of {name} add up to {float(weights.sum()):.3g} but their absolute values "
             f"to {norm:.3g}: errors of single experts are amplified that much and the prediction is "

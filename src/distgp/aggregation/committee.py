@@ -96,9 +96,9 @@ class GRBCM(MarginalAggregator):
         if ensemble.size == 1:
             return AugmentedCombined(self, ensemble, ensemble.noise(), self.space)
         if ensemble.shares_inducing:
-            message: Shard | SparseSums = next(iter(ensemble.map(_first_sums)))
+            message: Shard | SparseSums = ensemble.first(_first_sums)
         else:
-            message = next(iter(ensemble.map(_first_shard)))
+            message = ensemble.first(_first_shard)
         augmented = ensemble.derive(augment, message)
         return AugmentedCombined(self, augmented, ensemble.noise(), self.space)
 

@@ -57,9 +57,24 @@ class Ensemble:
         batch = stack(shards)
         return Ensemble((Group(expert.condition(parameters, batch), batch),))
 
+    def __post_init__(self) -> None:
+        expected = 0
+        for group in self.groups:
+            if len(group.posterior.batch) != 1:
+                raise ValueError("a group needs a batched posterior: condition on stack([shard])")
+            if type(group.posterior) is not type(self.groups[0].posterior):
+                raise ValueError("the experts of an ensemble must be of one kind")
+            if group.first < expected:
+                raise ValueError(f"a group's first expert is {group.first}, expected {expected}")
+            expected = group.first + group.size
+
     def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
         """function(group, *arguments) for every group, in order."""
         return [function(group, *arguments) for group in self.groups]
+
+    def first(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """function(group, *arguments) for the first group alone."""
+        return function(self.groups[0], *arguments)
 
     def derive(self, function: Callable[..., Group | None], *arguments: Any) -> Ensemble:
         """An ensemble of what the function makes of each group; groups that it drops are left out."""
@@ -103,13 +118,23 @@ class Ensemble:
 
     def central(self, size: int, seed: int) -> Shard:
         """Random rows, evenly from all shards: the same for any order of the experts."""
-        shards = [shard for group in self.map(_shards) for shard in group]
-        return central_set(shards, min(size, sum(shard.n for shard in shards)), seed)
+        sizes = torch.cat(self.map(_sizes)).long()
+        size = min(size, int(sizes.sum()))
+        ranks = torch.arange(1, int(sizes.max()) + 1, device=sizes.device)
+        reached = torch.minimum(sizes[None, :], ranks[:, None]).sum(-1)
+        deepest = int((reached < size).sum()) + 1  # no shard is asked for more rows than this
+        offers = [shard for group in self.map(_offers, deepest, seed) for shard in group]
+        return central_set(offers, size, seed)
 
 
 def _noises(group: Group) -> Tensor:
     return group.posterior.parameters.noise.expand(group.size)
 
 
-def _shards(group: Group) -> list[Shard]:
-    return unstack(group.rows())
+def _sizes(group: Group) -> Tensor:
+    return group.rows().sizes
+
+
+def _offers(group: Group, size: int, seed: int) -> list[Shard]:
+    """The rows of each shard that come first in the draw."""
+    return [central_set([s], min(size, s.n), seed) for s in unstack(group.rows())]

@@ -141,8 +141,9 @@ def central_basis(parameters: Parameters, inputs: Tensor) -> Basis:
 def solve(equations: NormalEquations, ridge: float) -> Tensor:
     """β of (G + ρ diag G)β = b + ρβ₀ diag G, β₀ = Σb / ΣG: a ridge towards the best equal weights."""
     G, b = equations.G, equations.b
-    diagonal = G.diagonal()
-    equal = b.sum() / G.sum()
+    diagonal, total = G.diagonal(), G.sum()
+    # Experts that cancel, or all vanish, have no best equal weights: pull towards 0 then.
+    equal = b.sum() / total if float(total) > 1e-12 * float(diagonal.sum()) else total * 0.0
     return linalg.truncated_solve(
         linalg.add_diagonal(G, ridge * diagonal), b + ridge * equal * diagonal, diagonal
     )

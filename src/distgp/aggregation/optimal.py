@@ -12,6 +12,7 @@ from distgp.aggregation.base import (
     Aggregator,
     Combined,
     check_choice,
+    check_count,
     require,
     warn_of_large_weights,
 )
@@ -57,7 +58,8 @@ class Opt(Aggregator):
     squared error of this combination under the prior, at most min s_i² (a mixture's where
     hyperparameters differ);
     "weighted", Σβ²s²; "central"; "nested". cross: how "own" gets the covariances between experts:
-    "nystrom", through n_central central inputs, or "exact", O(n²) a test point for exact experts.
+    "nystrom", through n_central central inputs, or "exact", O(n²) a test point, for exact experts;
+    sparse ones know theirs, O((Mm)²) a test point with their own inducing inputs, O(m²) with shared.
     """
 
     name: ClassVar[str] = "opt"
@@ -71,14 +73,17 @@ class Opt(Aggregator):
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, ("own", "weighted", "central", "nested"))
         check_choice("cross", self.cross, ("nystrom", "exact"))
-        if self.ridge is not None and self.ridge < 0:
-            raise ValueError(f"ridge must not be negative, got {self.ridge}")
+        if self.ridge is not None and not 0 <= self.ridge < float("inf"):
+            raise ValueError(f"ridge must be finite and not negative, got {self.ridge}")
+        check_count("n_eval", self.n_eval)
+        check_count("n_central", self.n_central)
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for the weights, one for the variance where it needs it."""
         with torch.no_grad():
             # Over all rows and in a common RKHS the weights are held by the data; else by a ridge.
-            sure = ensemble.shares_hyperparameters and self.n_eval is None
+            whole = self.n_eval is None or ensemble.shares_inducing
+            sure = ensemble.shares_hyperparameters and whole
             default = 0.0 if sure else 0.1
             ridge = default if self.ridge is None else self.ridge
             beta = solve(self.equations(ensemble), ridge)
@@ -120,7 +125,7 @@ class Opt(Aggregator):
             return Nested(ensemble), None
         if self.variance == "own" and ensemble.shares_inducing:
             return OwnShared.of(ensemble, beta), None
-        if self.variance == "own" and self.cross == "exact":
+        if self.variance == "own" and (self.cross == "exact" or not ensemble.exact):
             return OwnExact(ensemble, beta), None
         central = ensemble.central(self.n_central, self.seed)
         basis = central_basis(ensemble.parameters, central.X)

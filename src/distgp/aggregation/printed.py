@@ -40,8 +40,10 @@ class OptPrinted(Aggregator):
 
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, ("printed", "weighted"))
-        if self.jitter < 0:
-            raise ValueError(f"jitter must not be negative, got {self.jitter}")
+        if self.jitter < 0 or (self.lam is not None and not self.lam > 0):
+            raise ValueError(
+                f"expected jitter ≥ 0 and lam > 0 (or None), got {self.jitter} and {self.lam}"
+            )
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """Solve (G + jitter·mean(diag G)·I)β = diag G."""

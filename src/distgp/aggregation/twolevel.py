@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import Aggregator, Combined, check_choice, require
+from distgp.aggregation.base import Aggregator, Combined, check_choice, check_count, require
 from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.aggregation.gram import (
     WIDE,
@@ -27,13 +26,6 @@ from distgp.aggregation.nested import MARGINAL
 from distgp.aggregation.variance import Central, Nested, VarianceRule, factor_of_B
 from distgp.aggregation.weighted import WeightedCombined
 
-LARGEST_RESIDUAL = 1.0
-"""tr(K − Q) / (nσ²) beyond which the central variance is reported."""
-
-
-class CentralWarning(UserWarning):
-    """The central inputs are too few for the central variance to be trusted."""
-
 
 @dataclass(frozen=True)
 class TwoLevel(Aggregator):
@@ -41,19 +33,26 @@ class TwoLevel(Aggregator):
 
     The coarse space of a two-level Schwarz method: the experts know their shards, the central inputs
     tie them together. n_central: how many inputs, drawn evenly from all shards; `central` gives them
-    instead. variance: "central", min(s_c², min s_i²), or "nested", NPAE's upper bound.
+    instead. variance: "central", min(s_c², min s_i²), or "nested", NPAE's upper bound. Σ|β| says nothing
+    here (the central functions can express the same), so there is no warning about it.
     """
 
     name: ClassVar[str] = "two-level"
     n_central: int = 512
     variance: Literal["central", "nested"] = "central"
     seed: int = 0
-    central: Tensor | None = None
+    central: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, ("central", "nested"))
-        if self.n_central < 1:
-            raise ValueError(f"n_central must be at least 1, got {self.n_central}")
+        check_count("n_central", self.n_central)
+        if self.central is not None:
+            given = torch.as_tensor(self.central)
+            if given.ndim != 2 or not given.numel() or not bool(torch.isfinite(given).all()):
+                raise ValueError(
+                    f"central must be finite, of shape (m, d), got {tuple(given.shape)}"
+                )
+            object.__setattr__(self, "central", given)
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for all sums, then the eliminated, whitened solve."""
@@ -91,14 +90,6 @@ class TwoLevel(Aggregator):
         n = sum_of(ensemble.map(_rows))
         explained = sum_of([s.AA for s in sums]).diagonal().sum()
         residual = float((trace - explained) / n)
-        if residual > LARGEST_RESIDUAL:
-            warnings.warn(
-                f"the central inputs leave {residual:.2g} noise variances of each row unexplained, "
-                "so the central variance is not to be trusted: raise n_central, or use "
-                "variance='nested'",
-                CentralWarning,
-                stacklevel=3,
-            )
         return Central(basis, LB, residual)
 
 

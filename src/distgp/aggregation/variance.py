@@ -10,6 +10,7 @@ which also bounds the full GP's variance from above.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +26,12 @@ from distgp.experts import Prediction, SparsePosterior, sparse
 from distgp.experts.base import latent_variance
 
 EXPERTS_AT_ONCE = 32
+LARGEST_RESIDUAL = 1.0
+"""tr(K − Q) / (nσ²) beyond which a central variance is reported."""
+
+
+class CentralWarning(UserWarning):
+    """The central inputs are too few for the central variance to be trusted."""
 
 
 class VarianceRule(ABC):
@@ -86,7 +93,7 @@ class Printed(VarianceRule):
         terms = torch.cat(self.ensemble.map(_printed_terms, X))
         prior = self.ensemble.prior(X)
         total = self.weights.square().to(terms) @ terms
-        return torch.maximum(total, torch.finfo(prior.dtype).eps * prior)
+        return torch.maximum(total, latent_variance(prior, prior))
 
 
 def _printed_terms(group: Group, X: Tensor) -> Tensor:
@@ -209,8 +216,9 @@ class OwnNystrom(VarianceRule):
     With e_i = f − μ_i, E[e_i²] = E[f e_i] = s_i² is known exactly, and f − g = (1 − Σβ)f + Σβ_i e_i, so
     the error is (1 − Σβ)²k + 2(1 − Σβ)Σβ_i s_i² + Σβ_i²s_i² + Σ_{i≠j} β_iβ_j E[e_i e_j]. Only the last sum
     is approximated, each expert in it seen through the central inputs; it is one quadratic form in
-    v_c. With one expert, or all rows central, it is exact. Where the weights are large so is its
-    error: the result is kept between s_c², which no combination can beat, and min_i s_i².
+    v_c. For exact experts; with one of them, or all rows central, nothing is approximated. Where the
+    weights are large so is its error: the result is kept between s_c², which stands for the full GP's
+    variance that no combination can beat, and min_i s_i².
     """
 
     needs_experts: ClassVar[bool] = True
@@ -298,6 +306,16 @@ class Central(VarianceRule):
         v = self.basis.at(X)
         central = central_variance(self.LB, v, self.basis.prior(X))
         return torch.minimum(central, experts.variance.amin(0))
+
+    def __post_init__(self) -> None:
+        if self.residual > LARGEST_RESIDUAL:
+            warnings.warn(
+                f"the central inputs leave {self.residual:.2g} noise variances of each row "
+                "unexplained, so the central variance is not to be trusted: raise n_central, or use "
+                "variance='nested'",
+                CentralWarning,
+                stacklevel=5,
+            )
 
     @staticmethod
     def of(ensemble: Ensemble, basis: Basis) -> Central:

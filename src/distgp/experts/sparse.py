@@ -59,7 +59,8 @@ class SparseSums:
 
 def inducing_factor(parameters: Parameters) -> Tensor:
     """L_u, with L_u L_uᵀ = K_uu."""
-    return linalg.cholesky(parameters.kernel(inducing(parameters)), "K_uu of the inducing inputs")
+    K = parameters.kernel(inducing(parameters))
+    return linalg.cholesky(K, "K_uu of the inducing inputs", singular=True)
 
 
 def widened(parameters: Parameters) -> Parameters:

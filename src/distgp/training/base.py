@@ -65,6 +65,8 @@ class Algorithm(ABC):
     """
 
     name: ClassVar[str]
+    agrees: ClassVar[bool] = True
+    """Whether the experts end up with one value of the shared parameters."""
     n_iter: int
 
     @abstractmethod

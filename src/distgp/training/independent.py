@@ -20,6 +20,7 @@ class Independent(Algorithm):
     """Every expert minimises its own objective per row, `local_steps` steps a round."""
 
     name: ClassVar[str] = "independent"
+    agrees: ClassVar[bool] = False
     local_steps: int = 1
     learning_rate: float = 0.1
     optimizer: Literal["adam", "sgd"] = "adam"

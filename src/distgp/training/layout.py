@@ -93,6 +93,17 @@ class Layout:
             view[name] = part.reshape((*vector.shape[:-1], *shapes[name].shape))
         return self.template.with_unconstrained(view)
 
+    def unpack_shared(self, vectors: Tensor) -> Parameters:
+        """θ of every expert's vector (M, P) where they agree on the shared part: that has no batch."""
+        view, shapes = {}, self.template.unconstrained()
+        sizes = [shapes[name].numel() for name in self.names]
+        for name, part in zip(self.names, vectors.split(sizes, -1), strict=True):
+            shape = shapes[name].shape
+            view[name] = (
+                part[0].reshape(shape) if name in self.shared else part.reshape((-1, *shape))
+            )
+        return self.template.with_unconstrained(view)
+
     def values(self, vector: Tensor) -> dict[str, list[float]]:
         """The hyperparameters themselves, by name, without inducing inputs: for the history."""
         theta = self.unpack(vector)

@@ -94,7 +94,9 @@ def train(
             if time.perf_counter() - begin > time_limit:
                 reason = "time limit"
                 break
-    theta = layout.unpack(algorithm.vectors(layout, state))
+    vectors = algorithm.vectors(layout, state)
+    agreed = vectors.ndim == 2 and algorithm.agrees
+    theta = layout.unpack_shared(vectors) if agreed else layout.unpack(vectors)
     return TrainingResult(theta, tuple(history), reason, state)
 
 

@@ -6,8 +6,8 @@ hyperparameters known. d = 2: n rows in [−1, 1]², lengthscale 0.3, test grid 
 [−1.1, 1.1]^d, M = 20. Exact experts, and sparse ones with m = 128 shared random inducing inputs.
 
 RMSE and NLPD are of the latent truth; w2 is the 2-Wasserstein distance to the full GP of the same
-kind (the full sparse GP for sparse experts), w2_exact that to the exact full GP. Seconds: `combine` once (the weights), `mean` and `predict` (mean and
-variance) at all test points, medians of three.
+kind (the full sparse GP for sparse experts), w2_exact that to the exact full GP. Seconds: `combine`
+once (the weights), `mean` and `predict` (mean and variance) at all test points, medians of three.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def rounds_needed(path: list[dict[str, float]], optimum: dict[str, float]) -> in
     return first + 1 if first < len(path) else None
 
 
-def study(n: int, Ms: tuple[int, ...], rounds: int, seed: int, device: str) -> list[Row]:
+def study(n: int, Ms: tuple[int, ...], rounds: int, seed: int, device: str, only: str) -> list[Row]:
     data = draw(n, seed, device)
     errors = standard_errors(data.X, device)
     begin = time.perf_counter()
@@ -110,6 +110,8 @@ def study(n: int, Ms: tuple[int, ...], rounds: int, seed: int, device: str) -> l
         labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, seed)
         shards = distgp.split(data, labels)
         for name, algorithm in methods(rounds).items():
+            if not name.startswith(only):
+                continue
             begin = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -149,6 +151,33 @@ def line(row: Row) -> str:
     )
 
 
+def print_tables(path: Path) -> None:
+    """Medians over seeds of a table written before, as Markdown."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    Ms = list(dict.fromkeys(row["M"] for row in rows))
+    seeds = len({row["seed"] for row in rows})
+
+    def gap(row: dict[str, str]) -> float:
+        return max(abs(float(row[f"{p}_gap"])) for p in TRUTH)
+
+    titles = {
+        f"largest gap to the optimum, median of {seeds} seeds": lambda r: f"{gap(r):.1%}",
+        "rounds until it stopped": lambda r: r["rounds"],
+        "seconds": lambda r: f"{float(r['seconds']):.1f}",
+        "MB exchanged": lambda r: f"{float(r['megabytes']):.1f}",
+    }
+    for title, cell in titles.items():
+        print(f"\n| {title} | " + " | ".join(f"M = {M}" for M in Ms) + " |")
+        print("| --- |" + " --- |" * len(Ms))
+        for name in dict.fromkeys(row["method"] for row in rows):
+            cells = []
+            for M in Ms:
+                same = [row for row in rows if row["method"] == name and row["M"] == M]
+                cells.append(cell(sorted(same, key=gap)[len(same) // 2]))
+            print(f"| {name} | " + " | ".join(cells) + " |")
+
+
 def verdict(rows: list[Row]) -> bool:
     """The goal: at M = 100 within 5 % of the optimum and two standard errors, before FedAvg."""
     most = max(int(str(row["M"])) for row in rows)
@@ -186,9 +215,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--experts", type=int, nargs="+", default=MANY)
+    parser.add_argument("--only", default="", metavar="PREFIX", help="methods that begin with this")
     parser.add_argument("--quick", action="store_true", help="2,000 rows, M = 4 and 20")
     parser.add_argument("-o", "--output", type=Path, default=Path("build/training.csv"))
+    parser.add_argument("--tables", type=Path, metavar="CSV", help="print an earlier run's medians")
     arguments = parser.parse_args()
+    if arguments.tables:
+        print_tables(arguments.tables)
+        return
     n, Ms = arguments.rows, tuple(arguments.experts)
     if arguments.quick:
         n, Ms = 2000, (4, 20)
@@ -200,9 +234,9 @@ def main() -> None:
     )
     rows: list[Row] = []
     for seed in range(arguments.seeds):
-        rows += study(n, Ms, arguments.rounds, seed, arguments.device)
+        rows += study(n, Ms, arguments.rounds, seed, arguments.device, arguments.only)
         write(rows, arguments.output, arguments.device)
-    good = verdict(rows)
+    good = bool(arguments.only) or verdict(rows)
     print(f"table: {arguments.output}")
     sys.exit(not good)
 

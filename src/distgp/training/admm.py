@@ -21,8 +21,9 @@ class Admm(Algorithm):
 
     θ = mean(θ_i + ψ_i / ρ), unweighted, and ψ_i ← ψ_i + ρ(θ_i − θ), with objectives summed over rows,
     against which ρ counts: a fixed point is a stationary point of FACT. The minimisation is
-    `local_steps` steps from the expert's last θ_i; Adam's moments survive a round. `primal` and
-    `dual` in the state are the residuals ‖θ_i − θ‖ and ρ√M‖θ − θ_before‖.
+    `local_steps` steps from the expert's last θ_i. Adam starts afresh each round: every round has
+    another objective, and moments of the last one drive the experts apart. `primal` and `dual` in
+    the state are the residuals ‖θ_i − θ‖ and ρ√M‖θ − θ_before‖.
     """
 
     name: ClassVar[str] = "admm"
@@ -40,28 +41,22 @@ class Admm(Algorithm):
         """All experts at the start, no dual force."""
         shared, own = split_start(layout, vector, len(sizes))
         x = torch.cat([shared.expand(len(sizes), -1), own], -1)
-        moments = {f"opt_{k}": v for k, v in STEPPERS[self.optimizer].start(x).items()}
         nan = torch.full_like(shared[:1].sum(), torch.nan)
-        return (
-            counters(shared)
-            | moments
-            | {
-                "shared": shared,
-                "x": x,
-                "good": x,
-                "psi": torch.zeros(len(sizes), layout.n_shared, dtype=x.dtype, device=x.device),
-                "sizes": sizes,
-                "rate": torch.full_like(sizes, self.learning_rate),
-                "primal": nan,
-                "dual": nan,
-            }
-        )
+        return counters(shared) | {
+            "shared": shared,
+            "x": x,
+            "good": x,
+            "psi": torch.zeros(len(sizes), layout.n_shared, dtype=x.dtype, device=x.device),
+            "sizes": sizes,
+            "rate": torch.full_like(sizes, self.learning_rate),
+            "primal": nan,
+            "dual": nan,
+        }
 
     def message(self, layout: Layout, state: State) -> Message:
-        """The consensus to all; to each its point, dual force, moments and rate."""
+        """The consensus to all; to each its point, dual force and rate."""
         del layout
-        each = {name: state[name] for name in state if name.startswith("opt_")}
-        each |= {name: state[name] for name in ("x", "good", "psi", "rate")}
+        each = {name: state[name] for name in ("x", "good", "psi", "rate")}
         each["prior_weight"] = state["sizes"] / state["sizes"].sum()
         return Message({"shared": state["shared"]}, each)
 
@@ -74,11 +69,11 @@ class Admm(Algorithm):
             out[:, :k] = each["psi"] + self.rho * (x[:, :k] - centre)
             return out
 
-        x, moments, seen = local_steps(
+        x, _, seen = local_steps(
             task,
             group.shards,
             each["x"],
-            {name.removeprefix("opt_"): v for name, v in each.items() if name.startswith("opt_")},
+            STEPPERS[self.optimizer].start(each["x"]),
             each["rate"],
             self.local_steps,
             self.optimizer,
@@ -87,7 +82,7 @@ class Admm(Algorithm):
             pull,
             each["good"],
         )
-        return Reply({}, {f"opt_{name}": v for name, v in moments.items()} | seen | {"x": x})
+        return Reply({}, seen | {"x": x})
 
     def merge(self, task: Task, state: State, reply: Reply) -> State:
         """The consensus and dual steps."""
@@ -96,7 +91,7 @@ class Admm(Algorithm):
         local = each["x"][:, :k]
         shared = layout_clamped(layout, (local + state["psi"] / self.rho).mean(0))
         gap = local - shared
-        kept = {name: each[name] for name in state if name.startswith("opt_") or name == "rate"}
+        kept = {"rate": each["rate"]}
         moved = (shared - state["shared"]).norm()
         return (
             state

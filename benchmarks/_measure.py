@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -30,6 +32,17 @@ def peak_memory() -> int:
     """The process's largest resident size so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> None:
+    """A tidy table, with the versions behind it."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    versions = {"distgp": distgp.__version__, "torch": torch.__version__, "device": device}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*names, *versions])
+        writer.writeheader()
+        writer.writerows({**row, **versions} for row in rows)
 
 
 def objective_with_gradient(

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from _measure import write_csv
 from torch import Tensor
 
 import distgp
@@ -246,15 +247,6 @@ def npae_rate(n: int, M: int, device: str) -> str:
     )
 
 
-def write(rows: list[Row], path: Path, device: str) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    versions = {"distgp": distgp.__version__, "torch": torch.__version__, "device": device}
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*names, *versions])
-        writer.writeheader()
-        writer.writerows(row | versions for row in rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -277,8 +269,7 @@ def main() -> None:
             rows += study(n, 2, Ms, kind, seed, arguments.device)
             for d in () if arguments.quick else (4, 6, 10):
                 rows += study(4000, d, (20,), kind, seed, arguments.device)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    write(rows, arguments.output, arguments.device)
+    write_csv(rows, arguments.output, arguments.device)
     print(npae_rate(n, 20, arguments.device))
     results = verdicts(rows)
     for good, what in results:

@@ -21,6 +21,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from _measure import write_csv
 from torch import Tensor
 
 import distgp
@@ -199,15 +200,6 @@ def verdict(rows: list[Row]) -> bool:
     return good
 
 
-def write(rows: list[Row], path: Path, device: str) -> None:
-    versions = {"distgp": distgp.__version__, "torch": torch.__version__, "device": device}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], *versions])
-        writer.writeheader()
-        writer.writerows(row | versions for row in rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -235,7 +227,7 @@ def main() -> None:
     rows: list[Row] = []
     for seed in range(arguments.seeds):
         rows += study(n, Ms, arguments.rounds, seed, arguments.device, arguments.only)
-        write(rows, arguments.output, arguments.device)
+        write_csv(rows, arguments.output, arguments.device)
     good = bool(arguments.only) or verdict(rows)
     print(f"table: {arguments.output}")
     sys.exit(not good)

@@ -1,7 +1,7 @@
 """One exact and one sparse expert on a small data set, beside scikit-learn's full GP.
 
-Fits the hyperparameters of each by L-BFGS on its own objective, prints test metrics, and saves a
-picture to build/demo.png.
+Trains the hyperparameters of each by L-BFGS, prints test metrics, and saves a picture to
+build/demo.png.
 """
 
 from __future__ import annotations
@@ -36,24 +36,6 @@ def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x[:, None], truth(x) + 0.2 * rng.normal(size=len(x))
 
 
-def fit(
-    expert: distgp.Expert, start: distgp.Parameters, shard: distgp.Shard
-) -> tuple[distgp.Parameters, float]:
-    """Minimise the objective over the unconstrained parameters; returns θ and −objective."""
-    view = {name: v.clone().requires_grad_() for name, v in start.unconstrained().items()}
-    optimiser = torch.optim.LBFGS(view.values(), max_iter=100, line_search_fn="strong_wolfe")
-
-    def objective() -> torch.Tensor:
-        optimiser.zero_grad()
-        value = expert.objective(start.with_unconstrained(view), shard)
-        value.backward()
-        return value
-
-    optimiser.step(objective)  # pyright: ignore[reportArgumentType]
-    theta = start.with_unconstrained({name: v.detach() for name, v in view.items()})
-    return theta, -float(expert.objective(theta, shard))
-
-
 def main() -> None:
     X, y = make_data(600, seed=0)
     X_test, y_test = make_data(2000, seed=1)
@@ -70,7 +52,8 @@ def main() -> None:
     for expert in (distgp.ExactExpert(), distgp.SparseExpert()):
         begin = time.perf_counter()
         start = distgp.Parameters.of(kernel, noise, Z if expert.name == "sparse" else None)
-        theta, evidence = fit(expert, start, shard)
+        result = distgp.train(distgp.Fact(n_iter=100), expert, start, [shard])
+        theta, evidence = result.parameters, -result.objective
         posterior = expert.condition(theta, shard)
         out = posterior.predict(torch.as_tensor(X_test)).observed(theta.noise)
         report(f"distgp {expert.name}", begin, y_test, out.mean, out.variance, evidence)

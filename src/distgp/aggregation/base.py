@@ -197,6 +197,16 @@ def require(condition: bool, aggregator: str, why: str, alternatives: str) -> No
         raise AggregationError(f"{aggregator} {why}; use {alternatives} instead")
 
 
+def require_one_prior(ensemble: Ensemble, aggregator: str) -> None:
+    """Refuse experts with different hyperparameters."""
+    require(
+        ensemble.shares_hyperparameters,
+        aggregator,
+        "needs one prior, but these experts have different hyperparameters",
+        "poe, gpoe, bcm, rbcm, grbcm or opt",
+    )
+
+
 def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:
     """Tell when Σ|β| says that the weights are not to be trusted."""
     norm = float(weights.abs().sum())

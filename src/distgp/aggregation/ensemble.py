@@ -19,6 +19,8 @@ from distgp.partition import central_set
 from distgp.shards import Shard, stack, unstack
 
 Result = TypeVar("Result")
+WIDE = torch.float64
+"""What sums over rows and systems for weights are computed in, whatever the data's dtype."""
 
 
 @dataclass(frozen=True, eq=False)

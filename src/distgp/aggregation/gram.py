@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.ensemble import Ensemble, Group
+from distgp.aggregation.ensemble import WIDE, Ensemble, Group
 from distgp.experts import Parameters, Posterior, SparsePosterior
 from distgp.experts.base import chunk_rows
 from distgp.experts.sparse import inducing_factor
 from distgp.shards import Shard
-
-WIDE = torch.float64
 
 
 @dataclass(frozen=True, eq=False)

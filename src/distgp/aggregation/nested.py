@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import Aggregator, Combined, require
-from distgp.aggregation.ensemble import Ensemble, Group
+from distgp.aggregation.base import Aggregator, Combined, require_one_prior
+from distgp.aggregation.ensemble import WIDE, Ensemble, Group
 from distgp.experts import Prediction, SparsePosterior
 from distgp.experts.base import chunk_rows, latent_variance
 from distgp.kernels import Kernel
-
-WIDE = torch.float64
-MARGINAL = "poe, gpoe, bcm, rbcm, grbcm or opt"
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +131,7 @@ class NPAE(Aggregator):
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """All of it depends on the test points: keep the experts."""
-        require(
-            ensemble.shares_hyperparameters,
-            self.name,
-            "needs one prior, but these experts have different hyperparameters",
-            MARGINAL,
-        )
+        require_one_prior(ensemble, self.name)
         return NestedCombined(ensemble, ensemble.noise())
 
 

@@ -12,12 +12,11 @@ from distgp.aggregation.base import (
     Aggregator,
     Combined,
     check_choice,
-    require,
+    require_one_prior,
     warn_of_large_weights,
 )
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.gram import WIDE, NormalEquations, means_at, posteriors_of, rkhs_inner
-from distgp.aggregation.nested import MARGINAL
 from distgp.aggregation.variance import Printed, Weighted
 from distgp.aggregation.weighted import WeightedCombined
 
@@ -47,12 +46,7 @@ class OptPrinted(Aggregator):
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """Solve (G + jitter·mean(diag G)·I)β = diag G."""
-        require(
-            ensemble.shares_hyperparameters,
-            self.name,
-            "needs one prior, but these experts have different hyperparameters",
-            MARGINAL,
-        )
+        require_one_prior(ensemble, self.name)
         with torch.no_grad():
             equations, inputs = self.equations(ensemble)
             G = linalg.add_diagonal(equations.G, self.jitter * equations.G.diagonal().mean())

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import Aggregator, Combined, check_choice, check_count, require
+from distgp.aggregation.base import (
+    Aggregator,
+    Combined,
+    check_choice,
+    check_count,
+    require_one_prior,
+)
 from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.aggregation.gram import (
     WIDE,
@@ -22,7 +28,6 @@ from distgp.aggregation.gram import (
     row_sums,
     sum_of,
 )
-from distgp.aggregation.nested import MARGINAL
 from distgp.aggregation.variance import Central, Nested, VarianceRule, factor_of_B
 from distgp.aggregation.weighted import WeightedCombined
 
@@ -56,12 +61,7 @@ class TwoLevel(Aggregator):
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for all sums, then the eliminated, whitened solve."""
-        require(
-            ensemble.shares_hyperparameters,
-            self.name,
-            "needs one prior, but these experts have different hyperparameters",
-            MARGINAL,
-        )
+        require_one_prior(ensemble, self.name)
         with torch.no_grad():
             inputs = self.central
             if inputs is None:

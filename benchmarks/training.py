@@ -74,8 +74,8 @@ def methods(rounds: int) -> dict[str, distgp.Algorithm]:
         "FedAvg": distgp.FedAvg(local_steps=1, n_iter=rounds),
         "FedAvg, 5 local steps": distgp.FedAvg(local_steps=5, n_iter=rounds),
         "FedProx": distgp.FedProx(local_steps=1, n_iter=rounds),
-        "ADMM": distgp.Admm(local_steps=1, n_iter=rounds),
-        "ADMM, 5 local steps": distgp.Admm(local_steps=5, n_iter=rounds),
+        "ADMM": distgp.Admm(local_steps=1, learning_rate=0.1, n_iter=rounds),
+        "ADMM, 5 local steps": distgp.Admm(local_steps=5, learning_rate=0.1, n_iter=rounds),
         "FACT, L-BFGS": distgp.Fact(n_iter=rounds),
         "pooled, L-BFGS": distgp.PooledBound(n_iter=rounds),
     }

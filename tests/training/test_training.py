@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 
@@ -180,8 +181,12 @@ def test_each_expert_may_start_elsewhere():
     starts = Parameters.of(0.8 * RBF([[0.5, 0.9], [0.6, 0.8], [0.7, 0.7]]), [0.1, 0.2, 0.3])  # type: ignore[list-item]
     result = train(Independent(n_iter=1, learning_rate=1e-9), ExactExpert(), starts, SHARDS)
     close(result.parameters.noise, starts.noise, rtol=1e-6)
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match=r"has a batch of \(3,\) for 4 shards"):
         train(Independent(n_iter=1), ExactExpert(), starts, [*SHARDS, SHARDS[0]])
+    with pytest.raises(ValueError, match="cannot share or keep fixed"):
+        train(Fact(n_iter=1), ExactExpert(), starts, SHARDS)
+    with pytest.raises(ValueError, match="cannot share or keep fixed"):
+        train(Independent(n_iter=1), ExactExpert(), starts, SHARDS, fixed=["noise"])
 
 
 def test_training_recovers_known_hyperparameters():
@@ -200,3 +205,89 @@ def test_training_recovers_known_hyperparameters():
 
 def test_algorithms_are_values():
     assert Fact(n_iter=5) == dataclasses.replace(Fact(), n_iter=5)
+
+
+@pytest.mark.filterwarnings("ignore::distgp.TrainingWarning")
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedAvg(optimizer="sgd", learning_rate=300.0, local_steps=1, n_iter=5),
+        Fact("sgd", learning_rate=300.0, n_iter=5),
+        Fact("adam", learning_rate=300.0, n_iter=5),
+        Admm(optimizer="sgd", learning_rate=30.0, n_iter=5),
+        Independent(optimizer="sgd", learning_rate=300.0, n_iter=5),
+    ],
+    ids=str,
+)
+def test_a_wild_step_is_no_traceback(algorithm):
+    result = train(algorithm, ExactExpert(), theta(), SHARDS)
+    assert bool(torch.isfinite(result.parameters.noise).all())
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"kernel.kernel.lengthscale": (1e-3, 0.3)},
+        {"noise": (0.6, 2.0)},
+        {"kernel.variance": (1e-3, 0.1), "noise": (0.01, 0.1)},
+    ],
+    ids=str,
+)
+def test_lbfgs_reaches_the_optimum_within_bounds(bounds):
+    ours = train(Fact(n_iter=150), ExactExpert(), theta(), SHARDS, bounds=bounds, tolerance=1e-12)
+    slow = Fact("adam", learning_rate=0.03, n_iter=800)
+    adam = train(slow, ExactExpert(), theta(), SHARDS, bounds=bounds, tolerance=0.0)
+    assert ours.objective <= adam.objective + 1e-3
+    values = [r.objective for r in ours.history]
+    assert all(b <= a for a, b in itertools.pairwise(values))
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Fact(n_iter=3), FedAvg(n_iter=3), FedProx(n_iter=3), Admm(n_iter=3)], ids=str
+)
+def test_float32_parameters_stay_float32(algorithm):
+    narrow = [s.to(dtype=torch.float32) for s in SHARDS]
+    result = train(algorithm, ExactExpert(), theta().to(dtype=torch.float32), narrow)
+    assert result.parameters.noise.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore::distgp.TrainingWarning")
+@pytest.mark.parametrize(
+    "algorithm", [Admm(n_iter=80), Independent(n_iter=80), FedAvg(n_iter=80)], ids=str
+)
+def test_everyone_says_so_when_nothing_works(algorithm):
+    class Hopeless(ExactExpert):
+        def objective(self, parameters, shard):
+            return super().objective(parameters, shard) * float("nan")
+
+    assert train(algorithm, Hopeless(), theta(), SHARDS).stopped == "diverged"
+
+
+def test_a_state_of_another_problem_is_refused(tmp_path):
+    file = tmp_path / "run.safetensors"
+    result = train(Fact(n_iter=2), ExactExpert(), theta(), SHARDS, checkpoint=file)
+    for call in (
+        lambda: train(Fact(n_iter=4), ExactExpert(), theta(), SHARDS[:2], checkpoint=file),
+        lambda: train(Fact(n_iter=4), ExactExpert(), theta(), SHARDS[:2], start=result),
+        lambda: train(FedAvg(n_iter=4), ExactExpert(), theta(), SHARDS, start=result),
+        lambda: train(
+            Fact(n_iter=4), ExactExpert(), theta(), SHARDS, start=result, fixed=["noise"]
+        ),
+    ):
+        with pytest.raises(ValueError, match="belongs to another algorithm, other shards"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        (FedAvg(local_steps=0), {}, "must be positive"),
+        (FedAvg(learning_rate=-0.1), {}, "must be positive"),
+        (FedAvg(optimizer="lbfgs"), {}, "no optimizer 'lbfgs'"),  # type: ignore[arg-type]
+        (Fact(), {"priors": {"lengthscale": Gamma(1.0, 1.0)}}, "for a prior"),
+        (Fact(), {"bounds": {"noise": (-2.0, 0.0)}}, "bounds of noise"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(algorithm, options, message):
+    with pytest.raises(ValueError, match=message):
+        train(algorithm, ExactExpert(), theta(), SHARDS, **options)

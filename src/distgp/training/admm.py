@@ -22,14 +22,15 @@ class Admm(Algorithm):
     θ = mean(θ_i + ψ_i / ρ), unweighted, and ψ_i ← ψ_i + ρ(θ_i − θ), with objectives summed over rows,
     against which ρ counts: a fixed point is a stationary point of FACT. The minimisation is
     `local_steps` steps from the expert's last θ_i. Adam starts afresh each round: every round has
-    another objective, and moments of the last one drive the experts apart. `primal` and `dual` in
+    another objective, and moments of the last one drive the experts apart. A step moves θ_i by about
+    `learning_rate`, which must be small for the residuals to become so. `primal` and `dual` in
     the state are the residuals ‖θ_i − θ‖ and ρ√M‖θ − θ_before‖.
     """
 
     name: ClassVar[str] = "admm"
     rho: float = 500.0
     local_steps: int = 5
-    learning_rate: float = 0.1
+    learning_rate: float = 0.01
     optimizer: Literal["adam", "sgd"] = "adam"
     n_iter: int = 100
 
@@ -105,7 +106,7 @@ class Admm(Algorithm):
                 "dual": self.rho * len(gap) ** 0.5 * moved,
                 "objective": each["value"].sum(),
                 "gradient_norm": each["gradient"][:, :k].sum(0).norm(),
-                "accepted": state["accepted"] + 1,
+                "accepted": state["accepted"] + torch.isfinite(each["value"]).all(),
                 "round": state["round"] + 1,
                 "failures": state["failures"] + int(each["failures"].sum()),
             }

@@ -33,8 +33,8 @@ def save(path: Path, name: str, state: State, history: list[Round]) -> None:
         Path(temporary).unlink(missing_ok=True)
 
 
-def load(path: Path, name: str, like: State) -> tuple[State, list[Round]]:
-    """State and history of a checkpoint of the same algorithm, on the device of `like`."""
+def load(path: Path, name: str) -> tuple[State, list[Round]]:
+    """State and history of a checkpoint of the same algorithm."""
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -43,11 +43,23 @@ def load(path: Path, name: str, like: State) -> tuple[State, list[Round]]:
         raise ValueError(f"{path} is not a checkpoint, or is damaged: {error}") from error
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} is not a training checkpoint of distgp ({FORMAT})")
-    if metadata.get("algorithm") != name or tensors.keys() != like.keys():
+    if metadata.get("algorithm") != name:
         raise ValueError(
-            f"{path} was written by {metadata.get('algorithm')!r} with other settings, this is {name!r}: "
-            "continue with the same algorithm, or remove the file"
+            f"{path} was written by {metadata.get('algorithm')!r}, this is {name!r}: continue with the "
+            "same algorithm, or remove the file"
         )
-    device = next(iter(like.values())).device
-    history = [Round(**record) for record in json.loads(metadata["history"])]
-    return {key: value.to(device) for key, value in tensors.items()}, history
+    return tensors, [Round(**record) for record in json.loads(metadata["history"])]
+
+
+def fitted(state: State, like: State, origin: str) -> State:
+    """The state on the device of `like`, if it belongs to the same problem."""
+    growing = {"S", "Y"}  # L-BFGS's pairs: their number grows
+    same = state.keys() == like.keys() and all(
+        state[key].shape[key in growing :] == like[key].shape[key in growing :] for key in like
+    )
+    if not same or not bool((state["sizes"].to(like["sizes"]) == like["sizes"]).all()):
+        raise ValueError(
+            f"{origin} belongs to another algorithm, other shards or other parameters: continue with "
+            "what it was made with, or start anew"
+        )
+    return {key: value.to(like[key].device) for key, value in state.items()}

@@ -23,7 +23,7 @@ def averaging_start(
     each = torch.cat([shared.expand(len(sizes), -1), own], -1)
     moments = {f"opt_{k}": v for k, v in STEPPERS[optimizer].start(each).items()}
     state = counters(shared) | {"shared": shared, "own": own, "sizes": sizes} | moments
-    state["good"] = shared
+    state |= {"good": shared, "good_own": own}
     return state | {"rate": torch.full_like(sizes, rate)}
 
 
@@ -49,7 +49,7 @@ def averaging_local(
         message.each["rate"],
         steps,
         optimizer,
-        1.0 / group.shards.sizes,
+        1.0 / group.shards.sizes.to(message.each["rate"]),
         message.each["prior_weight"],
         pull,
     )
@@ -68,7 +68,11 @@ def averaging_merge(layout: Layout, state: State, reply: Reply, taking_part: Ten
     called = taking_part
     taking_part = called & finite(each["value"], each["gradient"])
     if not taking_part.any():
-        back = {"shared": state["good"], "rate": torch.where(called, each["rate"], state["rate"])}
+        back = {
+            "shared": state["good"],
+            "own": state["good_own"],
+            "rate": torch.where(called, each["rate"], state["rate"]),
+        }
         failed = state["failures"] + int(each["failures"].sum())
         return state | back | {"round": state["round"] + 1, "failures": failed}
     weight = torch.where(taking_part, state["sizes"], 0.0)
@@ -79,7 +83,11 @@ def averaging_merge(layout: Layout, state: State, reply: Reply, taking_part: Ten
         for name, value in state.items()
         if name.startswith("opt_") or name == "rate"
     }
-    own = torch.where(taking_part[:, None], each["x"][:, k:], state["own"])
+    kept["rate"] = torch.where(called, each["rate"], state["rate"])
+    # An expert that failed goes back to the last own part that worked.
+    back_to = torch.where((called & ~taking_part)[:, None], state["good_own"], state["own"])
+    own = torch.where(taking_part[:, None], each["x"][:, k:], back_to)
+    good_own = torch.where(taking_part[:, None], state["own"], state["good_own"])
     value = scale * torch.where(taking_part, each["value"], 0.0).sum()
     gradient = scale * torch.where(taking_part[:, None], each["gradient"][:, :k], 0.0).sum(0)
     return (
@@ -88,6 +96,7 @@ def averaging_merge(layout: Layout, state: State, reply: Reply, taking_part: Ten
         | {
             "shared": (weight[:, None] * each["x"][:, :k]).sum(0),
             "own": own,
+            "good_own": good_own,
             "good": state["shared"] if bool(taking_part.equal(called)) else state["good"],
             "objective": value,
             "gradient_norm": gradient.norm(),

@@ -51,7 +51,7 @@ class Independent(Algorithm):
             each["rate"],
             self.local_steps,
             self.optimizer,
-            1.0 / group.shards.sizes,
+            1.0 / group.shards.sizes.to(each["rate"]),
             torch.ones_like(each["rate"]),
             good=each["good"],
         )
@@ -70,7 +70,7 @@ class Independent(Algorithm):
                 "good": each["good"],
                 "objective": each["value"].sum(),
                 "gradient_norm": each["gradient"].norm(),
-                "accepted": state["accepted"] + 1,
+                "accepted": state["accepted"] + torch.isfinite(each["value"]).all(),
                 "round": state["round"] + 1,
                 "failures": state["failures"] + int(each["failures"].sum()),
             }

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from distgp.experts import Parameters
 
+LARGEST_LOG = 50.0
+"""Positive parameters stay within e^±50, so that no step leads out of the numbers."""
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -50,10 +53,14 @@ class Layout:
         low, high = [], []
         for name in ordered:
             below, above = bounds.get(name, (-math.inf, math.inf))
-            if not below < above:
-                raise ValueError(f"bounds of {name} must be (low, high), got ({below}, {above})")
+            if not below < above or (name != "inducing" and above <= 0):
+                raise ValueError(
+                    f"bounds of {name} must be (low, high) with room for a value, got "
+                    f"({below}, {above})"
+                )
             if name != "inducing":
-                below, above = (math.log(b) if b > 0 else -math.inf for b in (below, above))
+                below = max(-LARGEST_LOG, math.log(below) if below > 0 else -math.inf)
+                above = min(LARGEST_LOG, math.log(above))
             low.append(torch.full_like(view[name], below).reshape(-1))
             high.append(torch.full_like(view[name], above).reshape(-1))
         return Layout(template, shared, ordered[len(shared) :], torch.cat(low), torch.cat(high))

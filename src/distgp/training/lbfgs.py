@@ -33,28 +33,42 @@ def acceptable(state: State, value: Tensor) -> bool:
     if not bool(torch.isfinite(value)):
         return False
     slope = state["g"] @ (state["x"] - state["good"])
-    return int(state["accepted"]) == 0 or bool(value <= state["objective"] + ARMIJO * slope)
+    decrease = ARMIJO * slope.clamp_max(0.0)
+    return int(state["accepted"]) == 0 or bool(value <= state["objective"] + decrease)
 
 
 def accept(state: State, value: Tensor, gradient: Tensor, project: Project) -> State:
-    """Move to the trial point and try the next one."""
-    S, Y = state["S"], state["Y"]
+    """Move to the trial point and try the next one, along the coordinates that bounds leave free."""
+    x, S, Y = state["x"], state["S"], state["Y"]
     step, y = state["x"] - state["good"], gradient - state["g"]
     if int(state["accepted"]) and step @ y > 1e-10 * step.norm() * y.norm():
         S, Y = torch.cat([S, step[None]])[-MEMORY:], torch.cat([Y, y[None]])[-MEMORY:]
-    direction = two_loop(gradient, S, Y)
-    if not len(S):
-        direction = direction * min(1.0, 1.0 / float(gradient.norm() + 1e-300))
+    free = _free(x, gradient, project)
+    downhill = -gradient * free
+    steepest = downhill * min(1.0, 1.0 / float(downhill.norm() + 1e-300))
+    pairs = ((S * free) * (Y * free)).sum(-1) > 1e-10 * (S * free).norm(dim=-1) * (Y * free).norm(
+        dim=-1
+    )
+    trial = project(x + two_loop(-downhill, S[pairs] * free, Y[pairs] * free) * free)
+    if not pairs.any() or float(gradient @ (trial - x)) >= 0:
+        trial = project(x + steepest)
     return state | {
         "S": S,
         "Y": Y,
         "g": gradient,
         "good": state["x"],
-        "x": project(state["x"] + direction),
+        "x": trial,
         "objective": value,
-        "gradient_norm": gradient.norm(),
+        "gradient_norm": downhill.norm(),
         "accepted": state["accepted"] + 1,
     }
+
+
+def _free(x: Tensor, gradient: Tensor, project: Project) -> Tensor:
+    """1 where a small step downhill stays within the bounds, 0 where a bound stops it."""
+    nudge = 1e-6 * (1.0 + x.abs()) * gradient.sign()
+    stopped = (project(x - nudge) == x) & (gradient != 0)
+    return (~stopped).to(x.dtype)
 
 
 def shorten(state: State, value: Tensor, project: Project) -> State:

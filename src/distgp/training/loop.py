@@ -15,12 +15,13 @@ from distgp.experts import Expert, Parameters
 from distgp.shards import Shard
 from distgp.training import checkpoint as files
 from distgp.training.base import Algorithm, Message, Reply, traffic
+from distgp.training.fact import Fact
 from distgp.training.interrupt import Interrupt
 from distgp.training.layout import Layout
 from distgp.training.priors import Prior
 from distgp.training.progress import Bar
 from distgp.training.result import Reason, Round, TrainingResult
-from distgp.training.steps import State
+from distgp.training.steps import STEPPERS, State
 from distgp.training.task import ShardGroup, Task, Workers
 
 PATIENCE = 5
@@ -58,16 +59,18 @@ def train(
     and, where it exists, resumed from, to the same numbers.
     """
     workers = shards if isinstance(shards, Workers) else Workers.of(shards)
-    sizes = workers.sizes()
+    sizes = workers.sizes().to(parameters.noise)
+    _check(algorithm, parameters, len(sizes), own, fixed, priors or {})
     layout = Layout.of(_template(parameters), own, fixed, bounds)
     task = Task(expert, layout, priors or {})
     state = algorithm.start(layout, _start_vector(layout, parameters, len(sizes)), sizes)
     history: list[Round] = []
     path = None if checkpoint is None else Path(checkpoint)
     if start is not None:
-        state, history = dict(start.state), list(start.history)
+        state, history = files.fitted(start.state, state, "start"), list(start.history)
     elif path is not None and path.exists():
-        state, history = files.load(path, algorithm.name, state)
+        loaded, history = files.load(path, algorithm.name)
+        state = files.fitted(loaded, state, str(path))
     reason: Reason = "iterations"
     begin, warned = time.perf_counter(), False
     with Interrupt() as interrupt, Bar(algorithm.name, algorithm.n_iter, verbose) as bar:
@@ -137,8 +140,39 @@ def _verdict(history: list[Round], tolerance: float) -> Reason | None:
     values = [r.objective for r in history if r.accepted][-PATIENCE - 1 :]
     if len(values) <= PATIENCE:
         return None
-    changes = [abs(a - b) for a, b in zip(values[1:], values, strict=False)]
-    return "tolerance" if max(changes) <= tolerance * (1.0 + abs(values[-1])) else None
+    limit = tolerance * (1.0 + abs(values[-1]))
+    still = all(abs(a - b) <= limit for a, b in zip(values[1:], values, strict=False))
+    return "tolerance" if still else None
+
+
+def _check(
+    algorithm: Algorithm,
+    parameters: Parameters,
+    M: int,
+    own: Collection[str],
+    fixed: Collection[str],
+    priors: Mapping[str, Prior],
+) -> None:
+    """Refuse what would fail later, or be misread in silence."""
+    optimizer = getattr(algorithm, "optimizer", "adam")
+    if optimizer not in (*STEPPERS, *(["lbfgs"] if isinstance(algorithm, Fact) else [])):
+        raise ValueError(f"{algorithm.name} has no optimizer {optimizer!r}")
+    if getattr(algorithm, "local_steps", 1) < 1 or not getattr(algorithm, "learning_rate", 1) > 0:
+        raise ValueError(f"local_steps and learning_rate must be positive, got {algorithm}")
+    names = parameters.unconstrained().keys() - {"inducing"}
+    if unknown := priors.keys() - names:
+        raise ValueError(f"no parameter {sorted(unknown)} for a prior; there are {sorted(names)}")
+    batches = {f"kernel.{name}": b for name, b in parameters.kernel.batches().items() if b}
+    batches |= {"noise": parameters.noise.shape} if parameters.noise.ndim else {}
+    batches |= {"inducing": parameters.inducing_batch} if parameters.inducing_batch else {}
+    for name, batch in batches.items():
+        if batch != torch.Size([M]):
+            raise ValueError(f"{name} has a batch of {tuple(batch)} for {M} shards")
+        if name in fixed or (algorithm.agrees and name not in own):
+            raise ValueError(
+                f"each expert has its own {name}, which {algorithm.name} cannot share or keep fixed: "
+                f"give one value, or name it in `own`"
+            )
 
 
 def _template(parameters: Parameters) -> Parameters:

@@ -84,8 +84,11 @@ class PooledBound(Algorithm):
         layout, state = task.layout, state | {"round": state["round"] + 1}
         if int(state["second"]):
             gradient = state["direct"] + reply.summed["gradient"]
-            after = {"second": state["second"] * 0}
-            return lbfgs.accept(state | after, state["value"], gradient, layout.clamp)
+            state |= {"second": state["second"] * 0}
+            if bool(torch.isfinite(gradient).all()):
+                return lbfgs.accept(state, state["value"], gradient, layout.clamp)
+            failed = {"failures": state["failures"] + 1}
+            return lbfgs.shorten(state | failed, state["value"] * torch.nan, layout.clamp)
         value, derivatives = _bound(task, state["x"], reply.summed)
         if lbfgs.acceptable(state, value):
             best = state["objective"] if int(state["accepted"]) else value

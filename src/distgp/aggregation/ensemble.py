@@ -118,9 +118,13 @@ class Ensemble:
         values = self.map(_noises)
         return torch.cat(values).mean()
 
+    def sizes(self) -> Tensor:
+        """n_i of all shards, (M,)."""
+        return torch.cat(self.map(_sizes))
+
     def central(self, size: int, seed: int) -> Shard:
         """Random rows, evenly from all shards: the same for any order of the experts."""
-        sizes = torch.cat(self.map(_sizes)).long()
+        sizes = self.sizes().long()
         size = min(size, int(sizes.sum()))
         ranks = torch.arange(1, int(sizes.max()) + 1, device=sizes.device)
         reached = torch.minimum(sizes[None, :], ranks[:, None]).sum(-1)

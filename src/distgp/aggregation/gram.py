@@ -106,12 +106,17 @@ def rkhs_inner(group: Group, posteriors: list[Posterior]) -> Tensor:
     return (F.reshape(len(F), *coefficients.shape) * coefficients.to(WIDE)).sum(-1).mT
 
 
+def symmetric(inner: list[Tensor]) -> Tensor:
+    """⟨f_i, f_j⟩_H of all experts from the groups' rows, with rounding made even."""
+    whole = torch.cat(inner)
+    return 0.5 * (whole + whole.mT)
+
+
 def normal_equations(ensemble: Ensemble, sums: list[RowSums], common: bool) -> NormalEquations:
     """G = ΣFᵀF + σ²⟨·,·⟩_H and b = ΣFᵀy; without a `common` RKHS the data terms alone."""
     G, b = sum_of([s.FF for s in sums]), sum_of([s.Fy for s in sums])
     if common:
-        inner = torch.cat([s.inner for s in sums])
-        G = G + 0.5 * ensemble.noise().to(WIDE) * (inner + inner.mT)
+        G = G + ensemble.noise().to(WIDE) * symmetric([s.inner for s in sums])
     return NormalEquations(G, b)
 
 

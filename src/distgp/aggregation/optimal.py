@@ -29,6 +29,7 @@ from distgp.aggregation.gram import (
     row_sums,
     shared_inducing_equations,
     solve,
+    symmetric,
 )
 from distgp.aggregation.variance import (
     Central,
@@ -98,20 +99,18 @@ class Opt(Aggregator):
         """G and b: over all rows, over a sample, or from the sums of experts that share Z."""
         if ensemble.shares_inducing:
             return shared_inducing_equations(ensemble)
-        posteriors = posteriors_of(ensemble)
         if self.n_eval is not None:
             return self._sampled(ensemble, self.n_eval)
-        sums = ensemble.map(row_sums, posteriors, None)
+        sums = ensemble.map(row_sums, posteriors_of(ensemble), None)
         return normal_equations(ensemble, sums, ensemble.shares_hyperparameters)
 
     def _sampled(self, ensemble: Ensemble, size: int) -> NormalEquations:
         posteriors, sample = posteriors_of(ensemble), ensemble.central(size, self.seed)
-        n = float(sum(float(s.sum()) for s in ensemble.map(_sizes)))
-        F, scale = means_at(posteriors, sample.X), n / sample.n
+        F, scale = means_at(posteriors, sample.X), float(ensemble.sizes().sum()) / sample.n
         G, b = scale * F @ F.mT, scale * F @ sample.y.to(WIDE)
         if ensemble.shares_hyperparameters:
-            inner = torch.cat(ensemble.map(rkhs_inner, posteriors))
-            G = G + 0.5 * ensemble.noise().to(WIDE) * (inner + inner.mT)
+            inner = ensemble.map(rkhs_inner, posteriors)
+            G = G + ensemble.noise().to(WIDE) * symmetric(inner)
         return NormalEquations(G, b)
 
     def _variance(self, ensemble: Ensemble, beta: Tensor) -> tuple[VarianceRule, Basis | None]:
@@ -132,7 +131,3 @@ class Opt(Aggregator):
         if self.variance == "own":
             return OwnNystrom.of(ensemble, beta, basis), basis
         return Central.of(ensemble, basis), basis
-
-
-def _sizes(group) -> Tensor:
-    return group.rows().sizes

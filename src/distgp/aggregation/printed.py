@@ -16,7 +16,14 @@ from distgp.aggregation.base import (
     warn_of_large_weights,
 )
 from distgp.aggregation.ensemble import Ensemble
-from distgp.aggregation.gram import WIDE, NormalEquations, means_at, posteriors_of, rkhs_inner
+from distgp.aggregation.gram import (
+    WIDE,
+    NormalEquations,
+    means_at,
+    posteriors_of,
+    rkhs_inner,
+    symmetric,
+)
 from distgp.aggregation.variance import Printed, Weighted
 from distgp.aggregation.weighted import WeightedCombined
 
@@ -62,7 +69,7 @@ class OptPrinted(Aggregator):
         """G_lk = Σ_c f_l(x_c)f_k(x_c) + λ⟨f_l, f_k⟩_H and b = diag G, and the central inputs X_c."""
         central, posteriors = ensemble.central(ensemble.size, self.seed), posteriors_of(ensemble)
         F = means_at(posteriors, central.X)
-        inner = torch.cat(ensemble.map(rkhs_inner, posteriors))
+        inner = ensemble.map(rkhs_inner, posteriors)
         lam = ensemble.noise().to(WIDE) if self.lam is None else self.lam
-        G = F @ F.mT + 0.5 * lam * (inner + inner.mT)
+        G = F @ F.mT + lam * symmetric(inner)
         return NormalEquations(G, G.diagonal()), central.X

@@ -87,7 +87,7 @@ class TwoLevel(Aggregator):
             return Nested(ensemble)
         noise = ensemble.noise().to(WIDE)
         trace = sum_of(ensemble.map(_prior_trace)) / noise
-        n = sum_of(ensemble.map(_rows))
+        n = ensemble.sizes().sum().to(WIDE)
         explained = sum_of([s.AA for s in sums]).diagonal().sum()
         residual = float((trace - explained) / n)
         return Central(basis, LB, residual)
@@ -123,7 +123,3 @@ def _prior_trace(group: Group) -> Tensor:
     prior = group.posterior.prior(shards.X)
     real = prior if shards.mask is None else torch.where(shards.mask, prior, 0.0)
     return real.sum(dtype=WIDE)
-
-
-def _rows(group: Group) -> Tensor:
-    return group.rows().sizes.sum().to(WIDE)

@@ -81,7 +81,7 @@ def averaging_merge(layout: Layout, state: State, reply: Reply, taking_part: Ten
     kept = {
         name: torch.where(taking_part.reshape(-1, *[1] * (value.ndim - 1)), each[name], value)
         for name, value in state.items()
-        if name.startswith("opt_") or name == "rate"
+        if name.startswith("opt_")
     }
     kept["rate"] = torch.where(called, each["rate"], state["rate"])
     # An expert that failed goes back to the last own part that worked.

@@ -47,6 +47,25 @@ class Combined(ABC):
     def predict_chunk(self, X: Tensor) -> Prediction:
         """Mean and variance at all rows of X at once, of f or of y as `space` says."""
 
+    @abstractmethod
+    def between(self, X: Tensor) -> Tensor | None:
+        """The covariance of f between all rows of X, up to its diagonal; None where there is none."""
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """The covariance of f between all rows of X, (N, N), where the aggregator has one.
+
+        Its diagonal is the variance of `predict`. Most aggregators are made of marginals and have none.
+        """
+        with torch.no_grad():
+            between = self.between(X)
+            if between is None:
+                raise AggregationError(
+                    "this aggregator predicts each point by itself and has no covariance between "
+                    "points; pooled, two-level with variance='central', opt with shared inducing "
+                    "inputs, and one expert under poe, gpoe, bcm or rbcm have one"
+                )
+            return with_diagonal(between, self.predict(X).variance)
+
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), in bounded memory."""
         with torch.no_grad():
@@ -153,6 +172,23 @@ class MarginalCombined(Combined):
         """Ask every expert, then apply the formula."""
         parts = self.ensemble.map(group_marginals, X)
         return merge_parts(self.aggregator, parts)
+
+    def between(self, X: Tensor) -> Tensor | None:
+        """One expert's own."""
+        return self.ensemble.first(_covariance, X) if self.ensemble.size == 1 else None
+
+
+def _covariance(group: Group, X: Tensor) -> Tensor:
+    return group.posterior.covariance(X)[0]
+
+
+def with_diagonal(covariance: Tensor, variance: Tensor) -> Tensor:
+    """The same correlations with these variances: still positive semi-definite."""
+    diagonal = covariance.diagonal()
+    root = (variance / latent_variance(diagonal, torch.zeros_like(diagonal))).sqrt()
+    scaled = root[:, None] * covariance * root[None, :]
+    scaled.diagonal().copy_(variance)
+    return 0.5 * (scaled + scaled.mT)
 
 
 def merge_parts(aggregator: MarginalAggregator, parts: list[Marginals]) -> Prediction:

@@ -147,6 +147,10 @@ class NestedCombined(Combined):
         """a_i and K_A, less what a larger chunk saves in kernel blocks."""
         return max(1, moment_columns(self.ensemble) // 8)
 
+    def between(self, X: Tensor) -> None:
+        """None: every point has its own weights."""
+        del X
+
     def mean_chunk(self, X: Tensor) -> Tensor:
         """The weights are the covariances, so there is nothing to spare."""
         return self.predict_chunk(X).mean

@@ -49,6 +49,10 @@ class PooledCombined(Combined):
         """As its posterior."""
         return self.posterior.columns
 
+    def between(self, X: Tensor) -> Tensor:
+        """The posterior's covariance."""
+        return self.posterior.covariance(X)
+
     def mean_chunk(self, X: Tensor) -> Tensor:
         """The posterior's mean."""
         return self.posterior.mean_chunk(X)

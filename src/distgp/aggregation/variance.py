@@ -49,6 +49,10 @@ class VarianceRule(ABC):
     def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
         """The variance at the rows of X, given the combined mean and the experts' predictions."""
 
+    def between(self, X: Tensor) -> Tensor | None:
+        """The covariance of f between all rows of X, up to its diagonal; None where there is none."""
+        del X
+
 
 @dataclass(frozen=True, eq=False)
 class Weighted(VarianceRule):
@@ -191,6 +195,12 @@ class OwnShared(VarianceRule):
         own = latent_variance(self.posterior.prior(X), -change.to(X.dtype))
         return torch.minimum(own, experts.variance.amin(0))
 
+    def between(self, X: Tensor) -> Tensor:
+        """k(x, x′) + v(x)ᵀ form v(x′): the covariance of the combination's error under the prior."""
+        v = self.posterior.whitened(X)
+        prior = self.posterior.parameters.kernel(X.to(v.dtype))
+        return (prior + v.mT @ self.form @ v).to(X.dtype)
+
     @staticmethod
     def of(ensemble: Ensemble, weights: Tensor) -> OwnShared:
         """Sum the experts' parts."""
@@ -306,6 +316,13 @@ class Central(VarianceRule):
         v = self.basis.at(X)
         central = central_variance(self.LB, v, self.basis.prior(X))
         return torch.minimum(central, experts.variance.amin(0))
+
+    def between(self, X: Tensor) -> Tensor:
+        """k(x, x′) − v_cᵀv_c′ + (L_B⁻¹v_c)ᵀ(L_B⁻¹v_c′): the central inputs' sparse posterior."""
+        v = self.basis.at(X)
+        kept = linalg.solve_lower(self.LB, v)
+        prior = self.basis.parameters.kernel(X.to(v.dtype))
+        return (prior - v.mT @ v + kept.mT @ kept).to(X.dtype)
 
     def __post_init__(self) -> None:
         if self.residual > LARGEST_RESIDUAL:

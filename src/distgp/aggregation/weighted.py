@@ -48,6 +48,10 @@ class WeightedCombined(Combined):
         mean = self.weights.to(X.dtype) @ experts.mean + self._coarse(X)
         return Prediction(mean, self.rule.at(X, mean, experts))
 
+    def between(self, X: Tensor) -> Tensor | None:
+        """The rule's, where it has one."""
+        return self.rule.between(X)
+
     def _coarse(self, X: Tensor) -> Tensor:
         if self.coarse is None:
             return X.new_zeros(())

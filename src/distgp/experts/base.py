@@ -71,6 +71,10 @@ class Posterior(ABC):
         """
 
     @abstractmethod
+    def covariance(self, X: Tensor) -> Tensor:
+        """The latent covariance between all rows of X, (*batch, N, N)."""
+
+    @abstractmethod
     def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
         """Σ_i β_i μ_i(x) over the experts of a batch: one kernel matrix where they share θ."""
 

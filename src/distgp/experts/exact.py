@@ -118,6 +118,11 @@ class ExactPosterior(Posterior):
             self.parameters.kernel, X, points, (weights[:, None] * self.alpha).reshape(-1)
         )
 
+    def covariance(self, X: Tensor) -> Tensor:
+        """k(x, x′) − (L⁻¹k_i(x))ᵀ(L⁻¹k_i(x′))."""
+        half = linalg.solve_lower(self.L, self.cross(X))
+        return self.parameters.kernel(X) - half.mT @ half
+
     def cross(self, X: Tensor) -> Tensor:
         """k_i(x) = k(X_i, x) for all x, (*batch, n, N); zero on padding."""
         K = self.parameters.kernel(X, self.shard.X).mT

@@ -237,6 +237,13 @@ class SparsePosterior(Posterior):
         rows = chunk_rows(len(w), X.device)
         return torch.cat([w @ self.whitened(chunk) for chunk in X.split(rows, -2)]).to(X.dtype)
 
+    def covariance(self, X: Tensor) -> Tensor:
+        """k(x, x′) − v(x)ᵀv(x′) + (L_B⁻¹v(x))ᵀ(L_B⁻¹v(x′))."""
+        v = self.whitened(X)
+        kept = linalg.solve_lower(self.factors.LB, v)
+        prior = self.parameters.kernel(X.to(v.dtype))
+        return (prior - v.mT @ v + kept.mT @ kept).to(X.dtype)
+
     def residual(self) -> Tensor:
         """tr(K − Q) / (nσ²): what the inducing inputs leave unexplained, in units of the noise."""
         return _residual_trace(self.sums) / self.sums.n

@@ -1,5 +1,6 @@
 """Gaussian process regression for data too large for one GP."""
 
+from distgp._version import __version__
 from distgp.aggregation import (
     AGGREGATORS,
     BCM,
@@ -31,6 +32,7 @@ from distgp.experts import (
     SparsePosterior,
 )
 from distgp.kernels import (
+    KERNELS,
     RBF,
     Constant,
     Kernel,
@@ -57,6 +59,8 @@ from distgp.partition import (
     split,
     with_communication,
 )
+from distgp.persistence import ModelFileError
+from distgp.regressor import DistributedGPRegressor, load
 from distgp.shards import Shard, stack, unstack
 from distgp.training import (
     ALGORITHMS,
@@ -80,6 +84,7 @@ __all__ = [
     "BCM",
     "EXPERTS",
     "GRBCM",
+    "KERNELS",
     "NPAE",
     "PARTITIONS",
     "RBCM",
@@ -93,6 +98,7 @@ __all__ = [
     "Combined",
     "Constant",
     "ContiguousPartition",
+    "DistributedGPRegressor",
     "Ensemble",
     "ExactExpert",
     "ExactPosterior",
@@ -111,6 +117,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "ModelFileError",
     "NotPositiveDefiniteError",
     "Opt",
     "OptPrinted",
@@ -135,12 +142,12 @@ __all__ = [
     "TrainingWarning",
     "TwoLevel",
     "WeightsWarning",
+    "__version__",
     "central_set",
+    "load",
     "split",
     "stack",
     "train",
     "unstack",
     "with_communication",
 ]
-
-__version__ = "0.1.0"

@@ -122,6 +122,10 @@ class Ensemble:
         """n_i of all shards, (M,)."""
         return torch.cat(self.map(_sizes))
 
+    def row_count(self) -> int:
+        """n: the rows of all shards, known even where they are no longer held."""
+        return int(sum(self.map(_row_count)))
+
     def central(self, size: int, seed: int) -> Shard:
         """Random rows, evenly from all shards: the same for any order of the experts."""
         sizes = self.sizes().long()
@@ -135,6 +139,12 @@ class Ensemble:
 
 def _noises(group: Group) -> Tensor:
     return group.posterior.parameters.noise.expand(group.size)
+
+
+def _row_count(group: Group) -> int:
+    if isinstance(group.posterior, SparsePosterior):
+        return int(group.posterior.sums.n.sum())
+    return int(group.rows().sizes.sum())
 
 
 def _sizes(group: Group) -> Tensor:

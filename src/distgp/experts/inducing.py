@@ -86,11 +86,12 @@ def greedy_each(
     """
     chosen = [greedy(shard.X, kernel, noise, seed, share, largest) for shard in shards]
     m = min(max(len(Z) for Z in chosen), min(shard.n for shard in shards))
-    return torch.stack([_exactly(shard.X, kernel, m, seed) for shard in shards])
+    return torch.stack([first_greedy(shard.X, kernel, m, seed) for shard in shards])
 
 
-def _exactly(X: Tensor, kernel: Kernel, m: int, seed: int) -> Tensor:
+def first_greedy(X: Tensor, kernel: Kernel, m: int, seed: int) -> Tensor:
     """M rows by the greedy order, filled up with other rows where nothing is left to explain."""
+    _check_size(X, m)
     sample = _sample(X, max(SAMPLE, 4 * m), seed)
     pivots, _ = _pivots(sample, kernel, 0.0, m)
     others = torch.ones(len(sample), dtype=torch.bool, device=X.device)

@@ -13,7 +13,17 @@ from distgp.kernels.stationary import (
     Stationary,
 )
 
+KERNELS: dict[str, type[Stationary]] = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational-quadratic": RationalQuadratic,
+}
+"""The kernels that have a name: those with a lengthscale for each column."""
+
 __all__ = [
+    "KERNELS",
     "RBF",
     "Constant",
     "Kernel",

@@ -1,0 +1,88 @@
+"""The rules behind "auto", with the costs that they come from, and names turned into objects.
+
+Costs are those of two CPU cores, per row, as `benchmarks/estimator.py` measures them. Exact experts
+of s rows cost 0.05 ns · s² a row and round of training, and two-level 20 ns a *pair* of rows once,
+and again for every n rows predicted. Halving s hardly saves time (small factorisations are less
+efficient) and loses accuracy, so s stays at 1,000 and the pairs decide: beyond 20,000 rows sparse
+experts take over, whose cost is linear in n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from distgp.aggregation import Aggregator, Ensemble, Opt, PoE, Pooled, TwoLevel
+
+EXACT_SHARD = 1_000
+"""Rows of an exact expert, at most."""
+EXACT_ROWS = 20_000
+"""Rows up to which experts are exact: n² kernel values, 8 s to combine, 1 ms a prediction."""
+SPARSE_SHARD = 32
+"""Rows of a sparse expert for each inducing input: its m³ of factorisation is then 1 % of its nm²."""
+EXPERT_MEMORY = 2**30
+"""Bytes that the m × m matrices of all sparse experts may take together."""
+LARGEST_INDUCING = 1024
+"""Inducing inputs at most, where the greedy rule chooses: 50 µs a row to condition, 40 to predict."""
+TRAINING_INDUCING = (256, 512)
+"""Inducing inputs at most in the two stages of training; they are chosen anew in between."""
+TRAINING_ROWS = 10_000
+"""Rows that sparse training looks at: enough to know θ to a few per cent, whatever n is."""
+
+Named = TypeVar("Named")
+
+
+def by_name(kind: str, value: Any, registry: Mapping[str, type[Named]], base: type[Named]) -> Named:
+    """An object as it is, or the one that a name stands for, with its defaults."""
+    if isinstance(value, base):
+        return value
+    if isinstance(value, str) and value in registry:
+        return registry[value]()
+    raise ValueError(
+        f"{kind} must be one of {', '.join(map(repr, registry))} or a {base.__name__} object, "
+        f"got {value!r}"
+    )
+
+
+def expert_kind(n: int) -> str:
+    """Exact while n² is small, sparse beyond."""
+    return "exact" if n <= EXACT_ROWS else "sparse"
+
+
+def number_of_experts(n: int, kind: str, largest_inducing: int) -> int:
+    """Exact: shards of at most 1,000 rows. Sparse: 32 rows an inducing input, within the memory."""
+    if kind == "exact":
+        return math.ceil(n / EXACT_SHARD)
+    by_rows = math.ceil(n / (SPARSE_SHARD * largest_inducing))
+    by_memory = EXPERT_MEMORY // (2 * 8 * largest_inducing**2)
+    return max(1, min(by_rows, by_memory, n))
+
+
+def cross_validated_experts(n: int) -> list[int]:
+    """The paper's candidates: ⌊√n / i⌋ for i = 4, 5, 6."""
+    return sorted({max(1, int(math.sqrt(n) / i)) for i in (4, 5, 6)})
+
+
+def aggregator(ensemble: Ensemble) -> Aggregator:
+    """What comes closest to the full GP for these experts.
+
+    Pooled, the full sparse GP itself, where sparse experts share θ and Z; opt where hyperparameters
+    differ; two-level else. One exact expert is the full GP: poe returns it as it is.
+    """
+    if ensemble.shares_inducing:
+        return Pooled()
+    if ensemble.size == 1:
+        return PoE()
+    return TwoLevel() if ensemble.shares_hyperparameters else Opt()
+
+
+def seed_of(random_state: Any) -> int:
+    """One seed from what scikit-learn accepts as a random state."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, int | np.integer) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

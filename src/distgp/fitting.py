@@ -1,0 +1,171 @@
+"""From shards to conditioned experts: choose inducing inputs, train θ, condition on every row."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from distgp.aggregation import Ensemble, Group
+from distgp.choices import LARGEST_INDUCING, TRAINING_INDUCING
+from distgp.experts import Expert, Parameters, SparseExpert, inducing
+from distgp.partition import central_set
+from distgp.shards import Shard, stack
+from distgp.training import Algorithm, Independent, TrainingResult, train
+
+Inducing: TypeAlias = int | Literal["auto"] | Tensor
+LEAST_NOISE = 1e-6
+"""Training keeps the noise variance above this share of the targets' variance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What to fit, all names resolved."""
+
+    expert: Expert
+    start: Parameters  # kernel and noise
+    inducing: Inducing
+    algorithm: Algorithm | None
+    training_rows: int | None
+    seed: int
+    verbose: bool
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the experts need inducing inputs."""
+        return isinstance(self.expert, SparseExpert)
+
+    @property
+    def independent(self) -> bool:
+        """Whether each expert has hyperparameters, and inducing inputs, of its own."""
+        return isinstance(self.algorithm, Independent)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """θ, the experts conditioned with it, and how it was found."""
+
+    parameters: Parameters
+    ensemble: Ensemble
+    training: TrainingResult | None
+
+
+def fit_experts(recipe: Recipe, shards: Sequence[Shard]) -> Fitted:
+    """The whole way, for one target."""
+    theta, result = recipe.start, None
+    if recipe.algorithm is not None:
+        result = _train(recipe, recipe.algorithm, shards)
+        theta = result.parameters
+    if recipe.sparse and not recipe.independent:
+        theta = replace(theta, inducing=_inducing(recipe, theta, shards, None))
+    return Fitted(theta, Ensemble.condition(recipe.expert, theta, shards), result)
+
+
+def _train(recipe: Recipe, algorithm: Algorithm, shards: Sequence[Shard]) -> TrainingResult:
+    """θ from a sample of the rows. Sparse: in two stages, the inducing inputs chosen anew for each."""
+    shards = [_sample(shard, _share(recipe, shards), recipe.seed) for shard in shards]
+    options: dict[str, Any] = {
+        "bounds": {"noise": (LEAST_NOISE * _variance(shards), float("inf"))},
+        "verbose": recipe.verbose,
+    }
+    if not recipe.sparse:
+        return train(algorithm, recipe.expert, recipe.start, shards, **options)
+    if recipe.independent:
+        Z = _own_inducing(recipe, shards)
+        start = replace(recipe.start, inducing=Z)
+        return train(algorithm, recipe.expert, start, shards, own=["inducing"], **options)
+    once = isinstance(recipe.inducing, Tensor) or algorithm.n_iter < len(TRAINING_INDUCING)
+    caps = TRAINING_INDUCING[-1:] if once else TRAINING_INDUCING
+    theta, results = recipe.start, []
+    for stage, cap in enumerate(caps):
+        start = replace(theta, inducing=_inducing(recipe, theta, shards, cap))
+        part = _part(algorithm, stage, len(caps))
+        results.append(train(part, recipe.expert, start, shards, fixed=["inducing"], **options))
+        theta = results[-1].parameters
+    return _joined(results)
+
+
+def _part(algorithm: Algorithm, stage: int, stages: int) -> Algorithm:
+    """The algorithm with its share of the rounds."""
+    rounds = algorithm.n_iter
+    first = rounds // stages
+    share = first if stage < stages - 1 else rounds - first * (stages - 1)
+    return replace(algorithm, n_iter=share)  # pyright: ignore[reportArgumentType]
+
+
+def _joined(results: list[TrainingResult]) -> TrainingResult:
+    """The last result, with the rounds of all."""
+    rounds = [round_ for result in results for round_ in result.history]
+    history = tuple(replace(round_, number=i + 1) for i, round_ in enumerate(rounds))
+    return replace(results[-1], history=history)
+
+
+def _inducing(
+    recipe: Recipe, theta: Parameters, shards: Sequence[Shard], cap: int | None
+) -> Tensor:
+    """Z as given, or by the greedy rule for θ, from a sample of all shards.
+
+    They stay where the rule puts them: that is as good as descent, and far cheaper.
+    """
+    if isinstance(recipe.inducing, Tensor):
+        return recipe.inducing
+    n = sum(shard.n for shard in shards)
+    asked = LARGEST_INDUCING if recipe.inducing == "auto" else recipe.inducing
+    m = min(asked, n, cap or n)
+    sample = central_set(shards, min(max(inducing.SAMPLE, 4 * m), n), recipe.seed)
+    if recipe.inducing != "auto":
+        return inducing.first_greedy(sample.X, theta.kernel, m, recipe.seed)
+    with warnings.catch_warnings():  # that the rule ends at its cap is no news here
+        warnings.simplefilter("ignore", inducing.InducingWarning)
+        return inducing.greedy(sample.X, theta.kernel, float(theta.noise), recipe.seed, largest=m)
+
+
+def _own_inducing(recipe: Recipe, shards: Sequence[Shard]) -> Tensor:
+    """One set an expert, all of one size: by itself a tenth of the shard, as in the paper."""
+    if isinstance(recipe.inducing, Tensor):
+        return recipe.inducing.expand(len(shards), *recipe.inducing.shape[-2:])
+    least = min(shard.n for shard in shards)
+    asked = max(16, least // 10) if recipe.inducing == "auto" else recipe.inducing
+    m = min(asked, least, TRAINING_INDUCING[-1] if recipe.inducing == "auto" else least)
+    kernel = recipe.start.kernel
+    return torch.stack([inducing.first_greedy(s.X, kernel, m, recipe.seed) for s in shards])
+
+
+def _share(recipe: Recipe, shards: Sequence[Shard]) -> float:
+    """The share of its rows that each shard trains on."""
+    n = sum(shard.n for shard in shards)
+    return 1.0 if recipe.training_rows is None else min(1.0, recipe.training_rows / n)
+
+
+def _sample(shard: Shard, share: float, seed: int) -> Shard:
+    """A random share of a shard's rows, one at least, which depends on the rows' numbers alone."""
+    if share >= 1.0:
+        return shard
+    return central_set([shard], max(1, round(share * shard.n)), seed)
+
+
+def _variance(shards: Sequence[Shard]) -> float:
+    """The targets' variance, or 1 where they do not vary."""
+    found = float(torch.cat([shard.y for shard in shards]).double().var(unbiased=False))
+    return found if found > 0 else 1.0
+
+
+def new_expert(recipe: Recipe, theta: Parameters, shard: Shard, number: int) -> Group:
+    """One more expert on new rows, with θ as the others have it, or its own where they differ."""
+    batch = stack([shard])
+    if not theta.batch and not theta.inducing_batch:
+        return Group(recipe.expert.condition(theta, batch), batch, number)
+    own = theta[0]
+    if recipe.algorithm is not None:
+        alone = replace(recipe, inducing="auto" if own.inducing is None else len(own.inducing))
+        own = _train(alone, recipe.algorithm, [shard]).parameters[0]
+    every = Parameters(
+        own.kernel.with_parameters({k: v[None] for k, v in own.kernel.parameters().items()}),
+        own.noise[None],
+        None if own.inducing is None else own.inducing[None],
+    )
+    return Group(recipe.expert.condition(every, batch), batch, number)

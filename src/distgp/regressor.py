@@ -1,0 +1,370 @@
+"""The scikit-learn estimator. All input of a user is checked here, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.model_selection import KFold
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from distgp import choices, metrics, persistence
+from distgp.aggregation import Aggregator
+from distgp.experts import Expert, Parameters
+from distgp.fitting import fit_experts, new_expert
+from distgp.kernels import Kernel
+from distgp.model import Model
+from distgp.scaling import Scaling
+from distgp.settings import Settings
+from distgp.shards import Shard
+from distgp.training import Algorithm
+
+
+class DistributedGPRegressor(RegressorMixin, BaseEstimator):
+    """Gaussian process regression on any number of rows: experts on shards, combined into one.
+
+    Parameters
+        expert: "exact", "sparse", or "auto": exact up to 20,000 rows, sparse beyond.
+        n_experts: how many, "auto" (exact: shards of at most 1,000 rows; sparse: 32 rows an inducing
+            input) or "cv", the best of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold cross-validation.
+        n_inducing: for sparse experts: how many inducing inputs, the inputs themselves (m, d), or
+            "auto", by the greedy rule, at most 1,024.
+        aggregation: a name of `distgp.AGGREGATORS`, an object, or "auto": pooled where sparse experts
+            share all parameters, opt where hyperparameters differ, two-level else.
+        kernel: a Kernel, or a name of `distgp.KERNELS` for one with a lengthscale for each column and a
+            signal variance. Its values are where training starts.
+        noise: the noise variance that training starts from.
+        partition: a name of `distgp.PARTITIONS`, an object, or an array of labels, one a row.
+        training: a name of `distgp.ALGORITHMS`, an object, None (hyperparameters stay as given), or
+            "auto": pooled for sparse experts, fact for exact ones.
+        n_iter: rounds of training, at most; None for the method's own default.
+        learning_rate: of methods that have one; None for the method's own default.
+        training_rows: rows that training looks at, None for all, or "auto": 10,000 for sparse experts,
+            all for exact ones. Experts are always conditioned on every row.
+        engine: where the experts live: "local".
+        device: "cpu", "cuda", …
+        dtype: "float64" or "float32".
+        normalize: whether inputs and target are standardised first. Kernel and noise are then those
+            of the standardised data; predictions are always in the target's units.
+        random_state: the seed of everything random.
+        verbose: whether to show progress.
+
+    Attributes
+        kernel_, noise_: the hyperparameters found (of each expert where they differ).
+        experts_: the conditioned experts, an `Ensemble`.
+        n_experts_: how many there are.
+        aggregation_: the aggregator in use.
+        weights_: its weights, one an expert; None where they change from point to point.
+        training_: the `TrainingResult`, or None.
+        n_inducing_: the number of inducing inputs, or None.
+        cv_results_: with n_experts="cv", the NLPD of each candidate.
+
+    With several targets each column has a model of its own, and these attributes are lists.
+    """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    models_: list[Model]
+    table_: Any
+
+    def __init__(
+        self,
+        expert: str | Expert = "auto",
+        n_experts: int | str = "auto",
+        n_inducing: Any = "auto",
+        aggregation: str | Aggregator = "auto",
+        kernel: str | Kernel = "matern52",
+        noise: float = 0.1,
+        partition: Any = "random",
+        training: str | Algorithm | None = "auto",
+        n_iter: int | None = None,
+        learning_rate: float | None = None,
+        training_rows: int | str | None = "auto",
+        engine: str = "local",
+        device: str = "cpu",
+        dtype: str = "float64",
+        normalize: bool = True,
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.expert = expert
+        self.n_experts = n_experts
+        self.n_inducing = n_inducing
+        self.aggregation = aggregation
+        self.kernel = kernel
+        self.noise = noise
+        self.partition = partition
+        self.training = training
+        self.n_iter = n_iter
+        self.learning_rate = learning_rate
+        self.training_rows = training_rows
+        self.engine = engine
+        self.device = device
+        self.dtype = dtype
+        self.normalize = normalize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> DistributedGPRegressor:
+        """Divide the rows (n, d) over experts, train, condition, combine. y: (n,) or (n, targets)."""
+        X, y = self._checked(X, y)
+        targets = y[:, None] if y.ndim == 1 else y
+        settings = self._settings(len(X))
+        settings.check_targets(targets)
+        n_experts = settings.number_of_experts()
+        if n_experts is None:
+            n_experts = self._cross_validate(X, y, settings.seed)
+        like = settings.like()
+        scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
+        shards = settings.divide(scalings[0].inputs(X, like), n_experts)
+        models = []
+        for scaling, column in zip(scalings, targets.T, strict=True):
+            y_scaled = scaling.targets(column, like)
+            own = [replace(shard, y=y_scaled[shard.rows]) for shard in shards]
+            fitted = fit_experts(settings.recipe(scaling), own)
+            models.append(
+                Model.of(
+                    scaling, fitted.parameters, fitted.ensemble, self.aggregation, fitted.training
+                )
+            )
+        self.models_, self._one_target, self._seed = models, y.ndim == 1, settings.seed
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> DistributedGPRegressor:
+        """Add these rows as one new expert; the first call fits.
+
+        Scaling, hyperparameters and inducing inputs stay; with independent training the new expert
+        learns its own. The weights of the aggregator are computed anew.
+        """
+        if not hasattr(self, "models_"):
+            return self.fit(X, y)
+        X, y = self._checked(X, y, reset=False)
+        targets = y[:, None] if y.ndim == 1 else y
+        if targets.shape[1] != len(self.models_):
+            raise ValueError(
+                f"expected {len(self.models_)} target columns as in fit, got {targets.shape[1]}"
+            )
+        models = []
+        for model, column in zip(self.models_, targets.T, strict=True):
+            like, seen = model.parameters.noise, model.ensemble.row_count()
+            rows = torch.arange(seen, seen + len(X), device=like.device)
+            shard = Shard.of(
+                model.scaling.inputs(X, like), model.scaling.targets(column, like), rows
+            )
+            kind = "exact" if model.ensemble.exact else "sparse"
+            recipe = self._settings(seen, kind).recipe(model.scaling)
+            group = new_expert(recipe, model.parameters, shard, model.ensemble.size)
+            models.append(model.with_group(group, self.aggregation))
+        self.models_ = models
+        return self
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        latent: bool = False,
+        aggregation: str | Aggregator | None = None,
+    ) -> Any:
+        """The mean at the rows of X; with its standard deviation, or covariance, in the target's units.
+
+        latent: of the function f; else of an observation y = f + noise. aggregation: another
+        aggregator of the same experts, without fitting again.
+        """
+        X = self._new_inputs(X)
+        if return_std and return_cov:
+            raise ValueError("give return_std or return_cov, not both")
+        if return_cov:
+            return self._columns([m.covariance(X, aggregation, latent) for m in self.models_])
+        if not return_std:
+            return self._columns([(m.mean(X, aggregation),) for m in self.models_])[0]
+        mean, variance = self._columns([m.predict(X, aggregation, latent) for m in self.models_])
+        return mean, np.sqrt(variance)
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, latent: bool = False
+    ) -> np.ndarray:
+        """Joint draws of y (or f) at the rows of X: (N, n_samples), or (N, targets, n_samples)."""
+        X = self._new_inputs(X)
+        seeds = np.random.SeedSequence(choices.seed_of(random_state)).generate_state(
+            len(self.models_)
+        )
+        draws = [
+            m.sample(X, n_samples, int(seed), latent)
+            for m, seed in zip(self.models_, seeds, strict=True)
+        ]
+        return draws[0] if self._one_target else np.stack(draws, axis=1)
+
+    def nlpd(self, X: Any, y: Any, aggregation: str | Aggregator | None = None) -> float:
+        """The mean negative log predictive density of the targets y: lower is better."""
+        mean, std = self.predict(X, return_std=True, aggregation=aggregation)
+        y = np.asarray(y, dtype=np.float64)
+        if y.shape != mean.shape:
+            raise ValueError(f"expected targets of shape {mean.shape}, got {y.shape}")
+        return metrics.nlpd(y.ravel(), mean.ravel(), np.square(std).ravel())
+
+    def save(self, path: Path | str) -> None:
+        """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
+
+        A file of exact experts holds the training rows; one of sparse experts does not, and then only
+        aggregators that do without can be asked for after loading.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params(deep=False)
+        if not isinstance(parameters["random_state"], Integral):
+            parameters["random_state"] = self._seed
+        state = {
+            "parameters": parameters,
+            "models": self.models_,
+            "seed": self._seed,
+            "one_target": self._one_target,
+            "n_features": self.n_features_in_,
+            "feature_names": self._names(),
+            "table": getattr(self, "table_", None),
+        }
+        about = {
+            "parameters": json.dumps({k: str(v) for k, v in parameters.items()}),
+            "feature_names": json.dumps(self._names()),
+            "kernel": str(self.kernel_),
+        }
+        persistence.save(path, state, about)
+
+    @property
+    def kernel_(self) -> Any:
+        """The kernel found."""
+        return self._of_each(lambda model: model.parameters.kernel)
+
+    @property
+    def noise_(self) -> Any:
+        """The noise variance found, of the standardised target where `normalize`."""
+        return self._of_each(lambda model: _number(model.parameters.noise))
+
+    @property
+    def experts_(self) -> Any:
+        """The conditioned experts."""
+        return self._of_each(lambda model: model.ensemble)
+
+    @property
+    def aggregation_(self) -> Any:
+        """The aggregator in use."""
+        return self._of_each(lambda model: model.aggregation)
+
+    @property
+    def weights_(self) -> Any:
+        """The aggregator's weights, one an expert; None where they change from point to point."""
+        return self._of_each(lambda model: _array(model.combined.weights))
+
+    @property
+    def training_(self) -> Any:
+        """How training went."""
+        return self._of_each(lambda model: model.training)
+
+    @property
+    def n_inducing_(self) -> Any:
+        """The number of inducing inputs of an expert; None for exact ones."""
+        return self._of_each(lambda model: _count(model.parameters))
+
+    @property
+    def n_experts_(self) -> int:
+        """M."""
+        check_is_fitted(self)
+        return self.models_[0].ensemble.size
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "models_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _checked(self, X: Any, y: Any, reset: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        checked: Any = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            multi_output=True,
+            y_numeric=True,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=2 if reset else 1,
+        )
+        return checked
+
+    def _new_inputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return checked
+
+    def _settings(self, n: int, kind: str | None = None) -> Settings:
+        parameters = self.get_params(deep=False)
+        if kind is not None:
+            parameters["expert"] = kind
+        return Settings(**parameters, n=n, d=self.n_features_in_)
+
+    def _cross_validate(self, X: np.ndarray, y: np.ndarray, seed: int) -> int:
+        """The candidate with the lowest NLPD over three folds."""
+        candidates = choices.cross_validated_experts(len(X))
+        folds = list(KFold(3, shuffle=True, random_state=seed).split(X))
+        scores = []
+        for n_experts in candidates:
+            copy: Any = clone(self)
+            trial = copy.set_params(n_experts=n_experts, random_state=seed)
+            found = [trial.fit(X[a], y[a]).nlpd(X[b], y[b]) for a, b in folds]
+            scores.append(float(np.mean(found)))
+        self.cv_results_ = {"n_experts": candidates, "nlpd": scores}
+        return candidates[int(np.argmin(scores))]
+
+    def _columns(self, parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+        """One array for each kind of result, the targets in its last dimension."""
+        if self._one_target:
+            return parts[0]
+        return tuple(np.stack(kind, axis=-1) for kind in zip(*parts, strict=True))
+
+    def _of_each(self, get: Callable[[Model], Any]) -> Any:
+        if not hasattr(self, "models_"):
+            raise AttributeError("this regressor is not fitted yet: call fit first")
+        found = [get(model) for model in self.models_]
+        return found[0] if self._one_target else found
+
+    def _names(self) -> list[str] | None:
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else [str(name) for name in names]
+
+
+def load(path: Path | str, device: str | None = None) -> DistributedGPRegressor:
+    """The estimator that `save` wrote, ready to predict; `device` overrides where it was fitted."""
+    state = persistence.load(path, device)
+    parameters = dict(state["parameters"])
+    if device is not None:
+        parameters["device"] = device
+    elif parameters["device"] != "cpu" and not torch.cuda.is_available():
+        parameters["device"] = "cpu"
+    made = DistributedGPRegressor(**parameters)
+    made.models_ = state["models"]
+    made._seed, made._one_target = state["seed"], state["one_target"]
+    made.n_features_in_ = state["n_features"]
+    if state["feature_names"] is not None:
+        made.feature_names_in_ = np.array(state["feature_names"], dtype=object)
+    if state["table"] is not None:
+        made.table_ = state["table"]
+    return made
+
+
+def _number(value: torch.Tensor) -> float | np.ndarray:
+    return float(value) if value.ndim == 0 else value.cpu().numpy()
+
+
+def _array(value: torch.Tensor | None) -> np.ndarray | None:
+    return None if value is None else value.cpu().numpy()
+
+
+def _count(parameters: Parameters) -> int | None:
+    return None if parameters.inducing is None else parameters.inducing.shape[-2]

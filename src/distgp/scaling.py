@@ -1,0 +1,58 @@
+"""Standardisation: zero mean and unit variance for every input column and for the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distgp.experts import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The units of the data, against those that the experts work in."""
+
+    x_mean: np.ndarray
+    x_scale: np.ndarray
+    y_mean: float
+    y_scale: float
+
+    @staticmethod
+    def of(X: np.ndarray, y: np.ndarray, normalize: bool) -> Scaling:
+        """From X (n, d) and y (n,); without `normalize`, the identity."""
+        if not normalize:
+            return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]), 0.0, 1.0)
+        x_mean, x_scale = _spread(X)
+        y_mean, y_scale = _spread(y[:, None])
+        return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]))
+
+    def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
+        """Standardised inputs, in the dtype and on the device of `like`."""
+        return torch.as_tensor((X - self.x_mean) / self.x_scale).to(like)
+
+    def targets(self, y: np.ndarray, like: Tensor) -> Tensor:
+        """Standardised targets, in the dtype and on the device of `like`."""
+        return torch.as_tensor((y - self.y_mean) / self.y_scale).to(like)
+
+    def mean(self, mean: Tensor) -> np.ndarray:
+        """A mean in the target's units."""
+        return mean.cpu().double().numpy() * self.y_scale + self.y_mean
+
+    def variance(self, variance: Tensor) -> np.ndarray:
+        """A variance or covariance in the target's units, squared."""
+        return variance.cpu().double().numpy() * self.y_scale**2
+
+    def prediction(self, out: Prediction) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance in the target's units."""
+        return self.mean(out.mean), self.variance(out.variance)
+
+
+def _spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column; a column that does not vary keeps its scale."""
+    mean = columns.mean(0, dtype=np.float64)
+    deviation = columns.std(0, dtype=np.float64)
+    varies = deviation > 10.0 * np.finfo(np.float64).eps * np.abs(mean)
+    return mean, np.where(varies, deviation, 1.0)

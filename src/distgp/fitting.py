@@ -20,6 +20,8 @@ from distgp.training import Algorithm, Independent, TrainingResult, train
 Inducing: TypeAlias = int | Literal["auto"] | Tensor
 LEAST_NOISE = 1e-6
 """Training keeps the noise variance above this share of the targets' variance."""
+TOLERANCE = 1e-5
+"""Relative change of the objective that ends training: what is left to gain is far below one nat."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,7 @@ class Recipe:
 
     expert: Expert
     start: Parameters  # kernel and noise
+    bounds: dict[str, tuple[float, float]]  # of the kernel's parameters
     inducing: Inducing
     algorithm: Algorithm | None
     training_rows: int | None
@@ -69,7 +72,8 @@ def _train(recipe: Recipe, algorithm: Algorithm, shards: Sequence[Shard]) -> Tra
     """θ from a sample of the rows. Sparse: in two stages, the inducing inputs chosen anew for each."""
     shards = [_sample(shard, _share(recipe, shards), recipe.seed) for shard in shards]
     options: dict[str, Any] = {
-        "bounds": {"noise": (LEAST_NOISE * _variance(shards), float("inf"))},
+        "bounds": recipe.bounds | {"noise": (LEAST_NOISE * _variance(shards), float("inf"))},
+        "tolerance": TOLERANCE,
         "verbose": recipe.verbose,
     }
     if not recipe.sparse:

@@ -26,6 +26,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 TRAINING = {"exact": "fact", "sparse": "pooled"}
 """The default method of training: with one shard, or sparse experts, that of a single GP."""
 
+REACH = 1e3
+"""How far training may take the parameters of a named kernel."""
+
 
 @dataclass(frozen=True, eq=False)
 class Settings:
@@ -156,6 +159,7 @@ class Settings:
         return Recipe(
             expert=self.kind,
             start=self._start(),
+            bounds=self._bounds(),
             inducing=self.inducing(scaling),
             algorithm=self._algorithm(),
             training_rows=rows,
@@ -177,6 +181,19 @@ class Settings:
         start = Parameters.of(kernel, float(self.noise)).to(like.device, like.dtype)
         start.kernel(like.new_zeros(1, self.d))  # refuses a kernel of another width
         return start
+
+    def _bounds(self) -> dict[str, tuple[float, float]]:
+        """A named kernel's parameters stay near where they start, within a factor of 1,000.
+
+        On smooth functions variance and lengthscales can grow together for ever, for next to nothing.
+        """
+        if isinstance(self.kernel, Kernel):
+            return {}
+        start = self._start().kernel.parameters()
+        return {
+            f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
+            for name, value in start.items()
+        }
 
     def inducing(self, scaling: Scaling | None) -> Inducing:
         """How many, "auto", or the inputs themselves, standardised where a scaling is given."""

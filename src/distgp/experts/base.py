@@ -107,6 +107,10 @@ class Expert(ABC):
     name: ClassVar[str]
 
     @abstractmethod
+    def entries(self, n: int) -> int:
+        """Entries of a temporary matrix that the objective of one shard of n rows needs at once."""
+
+    @abstractmethod
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         """What training minimises, (*batch,): differentiable in every tensor of θ."""
 

@@ -66,6 +66,10 @@ class ExactExpert(Expert):
 
     name: ClassVar[str] = "exact"
 
+    def entries(self, n: int) -> int:
+        """K̃."""
+        return n * n
+
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π)."""
         nll = GaussianNLL.apply(noisy_covariance(parameters, shard), shard.y)

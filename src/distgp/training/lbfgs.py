@@ -16,6 +16,8 @@ from distgp.training.steps import State
 MEMORY = 10
 """Pairs that are remembered."""
 ARMIJO = 1e-4
+LEAST_SHARE = 0.05
+"""A bound that leaves less than this of a step holds its coordinate instead of the whole step."""
 SHORTEST = 1e-12
 """A trial step smaller than this in every entry is given up."""
 Project = Callable[[Tensor], Tensor]
@@ -49,7 +51,8 @@ def accept(state: State, value: Tensor, gradient: Tensor, project: Project) -> S
     pairs = ((S * free) * (Y * free)).sum(-1) > 1e-10 * (S * free).norm(dim=-1) * (Y * free).norm(
         dim=-1
     )
-    trial = project(x + two_loop(-downhill, S[pairs] * free, Y[pairs] * free) * free)
+    newton = two_loop(-downhill, S[pairs] * free, Y[pairs] * free) * free
+    trial = project(x + _within(x, newton, project))
     if not pairs.any() or float(gradient @ (trial - x)) >= 0:
         trial = project(x + steepest)
     return state | {
@@ -62,6 +65,17 @@ def accept(state: State, value: Tensor, gradient: Tensor, project: Project) -> S
         "gradient_norm": downhill.norm(),
         "accepted": state["accepted"] + 1,
     }
+
+
+def _within(x: Tensor, step: Tensor, project: Project) -> Tensor:
+    """The step up to the first bound that it meets, so that its direction stays.
+
+    Cutting off single coordinates instead would leave the valley that the others follow. Only those
+    that could hardly move are held still.
+    """
+    share = torch.where(step == 0, 1.0, (project(x + step) - x) / step)
+    moving = share > LEAST_SHARE
+    return step * moving * torch.where(moving, share, 1.0).min()
 
 
 def _free(x: Tensor, gradient: Tensor, project: Project) -> Tensor:

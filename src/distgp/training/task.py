@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp.experts import Expert
+from distgp.experts.base import chunk_rows
 from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
 from distgp.shards import Shard, stack
@@ -74,6 +75,10 @@ def evaluate(
     Each expert's objective is −log p(y_i) (or the negative bound) less its weight of the log prior.
     Where θ is out of hand (a factorisation fails, a number overflows) the value is NaN.
     """
+    # A few experts at a time: matrices that fit into the cache are worth more than one long call.
+    size = chunk_rows(task.expert.entries(shards.n), vector.device)
+    if shards.batch[0] > size:
+        return _in_parts(task, shards, vector, prior_weight, size)
     try:
         return _evaluate(task, shards, vector, prior_weight)
     except (NotPositiveDefiniteError, ParameterError):
@@ -81,13 +86,22 @@ def evaluate(
             bad = torch.full_like(prior_weight, torch.nan)
             return bad, torch.full_like(vector, torch.nan)
     # One expert of the batch failed: find out which, one by one.
-    parts = [
-        evaluate(
-            task, shards.take_batch(slice(i, i + 1)), vector[i : i + 1], prior_weight[i : i + 1]
-        )
-        for i in range(len(vector))
-    ]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return _in_parts(task, shards, vector, prior_weight, 1)
+
+
+def _in_parts(
+    task: Task, shards: Shard, vector: Tensor, prior_weight: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
+    """`evaluate` for `size` experts at a time."""
+    values, gradients = [], []
+    for start in range(0, shards.batch[0], size):
+        some = slice(start, start + size)
+        own = vector if vector.ndim == 1 else vector[some]
+        value, gradient = evaluate(task, shards.take_batch(some), own, prior_weight[some])
+        values.append(value)
+        gradients.append(gradient)
+    shared = vector.ndim == 1
+    return torch.cat(values), torch.stack(gradients).sum(0) if shared else torch.cat(gradients)
 
 
 def _evaluate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +16,13 @@ from distgp.choices import LARGEST_INDUCING, TRAINING_INDUCING
 from distgp.experts import Expert, Parameters, SparseExpert, inducing
 from distgp.partition import central_set
 from distgp.shards import Shard, stack
-from distgp.training import Algorithm, Independent, TrainingResult, train
+from distgp.training import Algorithm, Fact, Independent, TrainingResult, train
 
 Inducing: TypeAlias = int | Literal["auto"] | Tensor
 LEAST_NOISE = 1e-6
 """Training keeps the noise variance above this share of the targets' variance."""
+SEARCHED = (1.0, 0.3, 0.1, 0.03)
+"""Factors of the lengthscales that are tried as a start."""
 TOLERANCE = 1e-5
 """Relative change of the objective that ends training: what is left to gain is far below one nat."""
 
@@ -31,6 +34,7 @@ class Recipe:
     expert: Expert
     start: Parameters  # kernel and noise
     bounds: dict[str, tuple[float, float]]  # of the kernel's parameters
+    search: bool  # whether shorter lengthscales may be a better start
     inducing: Inducing
     algorithm: Algorithm | None
     training_rows: int | None
@@ -77,20 +81,59 @@ def _train(recipe: Recipe, algorithm: Algorithm, shards: Sequence[Shard]) -> Tra
         "verbose": recipe.verbose,
     }
     if not recipe.sparse:
-        return train(algorithm, recipe.expert, recipe.start, shards, **options)
+        start = _best_start(recipe, recipe.start, shards)
+        return train(algorithm, recipe.expert, start, shards, **options)
     if recipe.independent:
-        Z = _own_inducing(recipe, shards)
-        start = replace(recipe.start, inducing=Z)
+        start = _best_start(recipe, _spread_inducing(recipe, recipe.start, shards), shards)
+        start = replace(start, inducing=_own_inducing(recipe, start, shards))
         return train(algorithm, recipe.expert, start, shards, own=["inducing"], **options)
     once = isinstance(recipe.inducing, Tensor) or algorithm.n_iter < len(TRAINING_INDUCING)
     caps = TRAINING_INDUCING[-1:] if once else TRAINING_INDUCING
-    theta, results = recipe.start, []
-    for stage, cap in enumerate(caps):
-        start = replace(theta, inducing=_inducing(recipe, theta, shards, cap))
+    theta = _best_start(recipe, _spread_inducing(recipe, recipe.start, shards), shards)
+    results = []
+    for stage in range(len(caps)):
+        if stage:
+            theta = replace(theta, inducing=_inducing(recipe, theta, shards, caps[stage]))
         part = _part(algorithm, stage, len(caps))
-        results.append(train(part, recipe.expert, start, shards, fixed=["inducing"], **options))
+        results.append(train(part, recipe.expert, theta, shards, fixed=["inducing"], **options))
         theta = results[-1].parameters
     return _joined(results)
+
+
+def _spread_inducing(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> Parameters:
+    """θ with inducing inputs that know nothing of θ yet: k-means centres of a sample.
+
+    The greedy rule would put only a few where θ starts with long lengthscales, and with those few
+    training could never find shorter ones.
+    """
+    if isinstance(recipe.inducing, Tensor):
+        return replace(theta, inducing=recipe.inducing)
+    n = sum(shard.n for shard in shards)
+    sample = central_set(shards, min(inducing.SAMPLE, n), recipe.seed)
+    asked = TRAINING_INDUCING[0] if recipe.inducing == "auto" else recipe.inducing
+    m = min(asked, TRAINING_INDUCING[0], len(torch.unique(sample.X, dim=0)))
+    return replace(theta, inducing=inducing.kmeans(sample.X, m, recipe.seed))
+
+
+def _best_start(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> Parameters:
+    """θ, or θ with shorter lengthscales where those explain the data better: one round each.
+
+    Started too long, training can end where all is noise.
+    """
+    if not recipe.search:
+        return theta
+    candidates = []
+    for factor in SEARCHED:
+        lengths = {
+            name: value * factor
+            for name, value in theta.kernel.parameters().items()
+            if name.endswith("lengthscale")
+        }
+        start = replace(theta, kernel=theta.kernel.with_parameters(lengths))
+        found = train(Fact(n_iter=1), recipe.expert, start, shards).objective
+        candidates.append((found, factor, start))
+    finite = [candidate for candidate in candidates if math.isfinite(candidate[0])]
+    return min(finite)[2] if finite else theta
 
 
 def _part(algorithm: Algorithm, stage: int, stages: int) -> Algorithm:
@@ -125,18 +168,21 @@ def _inducing(
         return inducing.first_greedy(sample.X, theta.kernel, m, recipe.seed)
     with warnings.catch_warnings():  # that the rule ends at its cap is no news here
         warnings.simplefilter("ignore", inducing.InducingWarning)
-        return inducing.greedy(sample.X, theta.kernel, float(theta.noise), recipe.seed, largest=m)
+        Z = inducing.greedy(sample.X, theta.kernel, float(theta.noise), recipe.seed, largest=m)
+    if cap is None:
+        return Z
+    # While training goes on, twice what the rule asks for: room for shorter lengthscales.
+    return inducing.first_greedy(sample.X, theta.kernel, min(m, 2 * len(Z)), recipe.seed)
 
 
-def _own_inducing(recipe: Recipe, shards: Sequence[Shard]) -> Tensor:
+def _own_inducing(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> Tensor:
     """One set an expert, all of one size: by itself a tenth of the shard, as in the paper."""
     if isinstance(recipe.inducing, Tensor):
         return recipe.inducing.expand(len(shards), *recipe.inducing.shape[-2:])
     least = min(shard.n for shard in shards)
     asked = max(16, least // 10) if recipe.inducing == "auto" else recipe.inducing
     m = min(asked, least, TRAINING_INDUCING[-1] if recipe.inducing == "auto" else least)
-    kernel = recipe.start.kernel
-    return torch.stack([inducing.first_greedy(s.X, kernel, m, recipe.seed) for s in shards])
+    return torch.stack([inducing.first_greedy(s.X, theta.kernel, m, recipe.seed) for s in shards])
 
 
 def _share(recipe: Recipe, shards: Sequence[Shard]) -> float:

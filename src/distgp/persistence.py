@@ -10,11 +10,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import os
 import pkgutil
-import tempfile
 import warnings
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from torch import Tensor
 from distgp._version import __version__
 from distgp.aggregation import Group
 from distgp.experts import SparsePosterior
+from distgp.files import whole
 
 FORMAT = "distgp-model"
 VERSION = 1
@@ -40,6 +38,7 @@ PACKAGES = (
     "scaling",
     "model",
     "training",
+    "columns",
 )
 """Where the classes live that a file may name."""
 
@@ -48,29 +47,13 @@ class ModelFileError(ValueError):
     """A file is not a model of distgp, or is damaged, or too new."""
 
 
-def write_whole(path: Path | str, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside the path, then rename it: whole, or not at all."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
-        write(Path(name))
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp's files are private, ours are ordinary
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
 def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
     """Write a tree; `about` are readable entries of the header."""
     encoder = _Encoder()
     header = {"format": FORMAT, "version": str(VERSION), "distgp": __version__} | about
     header["tree"] = json.dumps(encoder.encode(tree, "model"), allow_nan=False)
-    write_whole(path, lambda part: save_file(encoder.tensors, str(part), header))
+    with whole(path) as part:
+        save_file(encoder.tensors, str(part), header)
 
 
 def load(path: Path | str, device: str | None = None) -> Any:

@@ -63,7 +63,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         aggregation_: the aggregator in use.
         weights_: its weights, one an expert; None where they change from point to point.
         training_: the `TrainingResult`, or None.
-        n_inducing_: the number of inducing inputs, or None.
+        inducing_, n_inducing_: the inducing inputs, and how many; None for exact experts.
         cv_results_: with n_experts="cv", the NLPD of each candidate.
 
     With several targets each column has a model of its own, and these attributes are lists.
@@ -267,6 +267,11 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         return self._of_each(lambda model: model.training)
 
     @property
+    def inducing_(self) -> Any:
+        """The inducing inputs in the units of the data, (m, d), or one set an expert; None for exact."""
+        return self._of_each(_inducing_inputs)
+
+    @property
     def n_inducing_(self) -> Any:
         """The number of inducing inputs of an expert; None for exact ones."""
         return self._of_each(lambda model: _count(model.parameters))
@@ -364,6 +369,11 @@ def _number(value: torch.Tensor) -> float | np.ndarray:
 
 def _array(value: torch.Tensor | None) -> np.ndarray | None:
     return None if value is None else value.cpu().numpy()
+
+
+def _inducing_inputs(model: Model) -> np.ndarray | None:
+    Z = model.parameters.inducing
+    return None if Z is None else model.scaling.original(Z)
 
 
 def _count(parameters: Parameters) -> int | None:

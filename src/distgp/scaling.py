@@ -33,6 +33,10 @@ class Scaling:
         """Standardised inputs, in the dtype and on the device of `like`."""
         return torch.as_tensor((X - self.x_mean) / self.x_scale).to(like)
 
+    def original(self, X: Tensor) -> np.ndarray:
+        """Inputs in the units of the data: the inverse of `inputs`."""
+        return X.cpu().double().numpy() * self.x_scale + self.x_mean
+
     def targets(self, y: np.ndarray, like: Tensor) -> Tensor:
         """Standardised targets, in the dtype and on the device of `like`."""
         return torch.as_tensor((y - self.y_mean) / self.y_scale).to(like)

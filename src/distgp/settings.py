@@ -160,6 +160,7 @@ class Settings:
             expert=self.kind,
             start=self._start(),
             bounds=self._bounds(),
+            search=not isinstance(self.kernel, Kernel),
             inducing=self.inducing(scaling),
             algorithm=self._algorithm(),
             training_rows=rows,

@@ -80,6 +80,12 @@ class Shard:
         """One shard's real rows alone."""
         return self if self.mask is None else replace(self.take(self.mask), mask=None)
 
+    def flatten(self) -> Shard:
+        """All rows of a batch as one shard, padding included."""
+        mask = None if self.mask is None else self.mask.reshape(-1)
+        X = self.X.reshape(-1, self.d)
+        return Shard(X, self.y.reshape(-1), self.rows.reshape(-1), mask)
+
     def take_batch(self, which: slice | Tensor) -> Shard:
         """The chosen shards of a batch, as a batch."""
         mask = None if self.mask is None else self.mask[which]

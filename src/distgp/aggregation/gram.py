@@ -17,7 +17,6 @@ from distgp.aggregation.ensemble import WIDE, Ensemble, Group
 from distgp.experts import Parameters, Posterior, SparsePosterior
 from distgp.experts.base import chunk_rows
 from distgp.experts.sparse import inducing_factor
-from distgp.shards import Shard
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +65,7 @@ def means_at(posteriors: list[Posterior], X: Tensor) -> Tensor:
 def row_sums(group: Group, posteriors: list[Posterior], basis: Basis | None) -> RowSums:
     """One pass over a group's rows, in chunks."""
     shards, M = group.rows(), sum(p.batch[0] for p in posteriors)
-    flat = _flatten(shards)
+    flat = shards.flatten()
     points, coefficients = group.posterior.representer()
     on_rows = points is shards.X  # exact experts: the RKHS terms are on the rows themselves
     m = 0 if basis is None else basis.L.shape[-1]
@@ -164,10 +163,3 @@ def posteriors_of(ensemble: Ensemble) -> list[Posterior]:
 
 def _posterior(group: Group) -> Posterior:
     return group.posterior
-
-
-def _flatten(batch: Shard) -> Shard:
-    """All rows of a batch as one shard, padding included."""
-    mask = None if batch.mask is None else batch.mask.reshape(-1)
-    X = batch.X.reshape(-1, batch.d)
-    return Shard(X, batch.y.reshape(-1), batch.rows.reshape(-1), mask)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from distgp.files import whole
 from distgp.training.result import Round
 from distgp.training.steps import State
 
@@ -24,13 +23,8 @@ def save(path: Path, name: str, state: State, history: list[Round]) -> None:
     rounds = json.dumps([dataclasses.asdict(round_) for round_ in history])
     metadata = {"format": FORMAT, "algorithm": name, "history": rounds}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with whole(path) as part:
+        save_file(tensors, part, metadata)
 
 
 def load(path: Path, name: str) -> tuple[State, list[Round]]:

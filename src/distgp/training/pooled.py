@@ -107,7 +107,7 @@ def _sums(layout: Layout, group: ShardGroup, x: Tensor) -> SparseSums:
     """The sums of the group's rows at θ(x); NaN where its K_uu cannot be factorised."""
     try:
         theta = widened(layout.unpack(x))
-        return row_sums(theta, inducing_factor(theta), group.shards).total()
+        return row_sums(theta, inducing_factor(theta), group.shards.flatten())
     except (NotPositiveDefiniteError, ParameterError):
         m = layout.template.inducing.shape[-2] if layout.template.inducing is not None else 0
         nan = torch.full((), torch.nan, dtype=torch.float64, device=x.device)

@@ -1,0 +1,76 @@
+"""The demonstration: more rows than one GP would like, and every aggregator beside the full sparse GP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+from distgp.comparison import Result, compare, reference
+from distgp.plotting import plot_calibration, plot_comparison, save_figure
+from distgp.regressor import DistributedGPRegressor
+
+N_EXPERTS = 64
+N_TEST = 5_000
+NOISE = 0.3
+
+
+def truth(X: np.ndarray) -> np.ndarray:
+    """A surface with fast and slow parts over [0, 1]²."""
+    x, z = X.T
+    return (
+        np.sin(24.0 * x * (0.4 + x))
+        + 0.7 * np.cos(20.0 * z + 9.0 * x)
+        + np.exp(-40.0 * ((x - 0.3) ** 2 + (z - 0.7) ** 2))
+    )
+
+
+def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy observations at random places."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 2))
+    return X, truth(X) + NOISE * rng.normal(size=n)
+
+
+def run(
+    rows: int, picture: Path, report: Callable[[str], None], verbose: bool = False
+) -> list[Result]:
+    """Fit, compare, draw."""
+    X, y = make_data(rows, seed=0)
+    X_test, y_test = make_data(N_TEST, seed=1)
+    report(f"fitting {rows:,} rows with {N_EXPERTS} sparse experts")
+    model = DistributedGPRegressor(
+        expert="sparse", n_experts=N_EXPERTS, kernel="rbf", random_state=0, verbose=verbose
+    ).fit(X, y)
+    report(f"{model.n_inducing_} inducing inputs; {model.kernel_}")
+    results = compare(model, X_test, y_test, reference(model, X, y))
+    _draw(model, X_test, y_test, results, picture)
+    return results
+
+
+def _draw(
+    model: DistributedGPRegressor,
+    X: np.ndarray,
+    y: np.ndarray,
+    results: list[Result],
+    picture: Path,
+) -> None:
+    figure, axes = plt.subplots(1, 4, figsize=(18, 4.4), layout="constrained")
+    across = np.linspace(-0.15, 1.15, 300)
+    points = np.column_stack([across, np.full_like(across, 0.7)])
+    axes[0].plot(across, truth(points), color="black", linewidth=1, label="truth")
+    for color, name in (("C3", "poe"), ("C0", "pooled")):
+        mean, std = model.predict(points, return_std=True, latent=True, aggregation=name)
+        axes[0].plot(across, mean, color=color, label=f"{name}, with 90 % of f")
+        axes[0].fill_between(across, mean - 1.645 * std, mean + 1.645 * std, color=color, alpha=0.2)
+    axes[0].axvspan(0, 1, color="0.95", zorder=-1)
+    axes[0].set(xlabel="x, with z = 0.7 (grey: where the data are)", title="a slice")
+    axes[0].legend(fontsize="small")
+    plot_comparison(results, "w2", axes[1]).set_title("distance to the full sparse GP")
+    plot_comparison(results, "nlpd", axes[2]).set_title("negative log predictive density")
+    for name in ("pooled", "opt", "poe"):
+        plot_calibration(model, X, y, aggregation=name, label=name, ax=axes[3])
+    axes[3].set_title("calibration")
+    save_figure(figure, picture)

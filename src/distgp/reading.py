@@ -1,0 +1,178 @@
+"""Tables in, tables out: what the commands do with a model and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distgp import metrics
+from distgp.columns import Columns, learn
+from distgp.regressor import DistributedGPRegressor
+from distgp.tables import Table, TableError, sink
+
+OUTPUTS = ("mean", "std", "lower", "upper")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows to fit: inputs, targets, what the columns were, labels for a partition, rows dropped."""
+
+    X: np.ndarray
+    y: np.ndarray
+    columns: Columns
+    labels: np.ndarray | None
+    dropped: int
+
+
+def read_training(
+    where: str,
+    target: str,
+    features: Sequence[str] | None,
+    drop: Sequence[str],
+    categorical: Sequence[str],
+    dates: Any,
+    missing: str,
+    label_column: str | None,
+) -> Rows:
+    """All rows of a table, as numbers."""
+    table = Table.open(where).read()
+    columns = learn(table, target, features, drop, categorical, dates)
+    if label_column is not None and label_column not in table.schema.names:
+        raise TableError(f"no column {label_column!r}; there are {', '.join(table.schema.names)}")
+    X, y = columns.matrix(table), columns.targets(table)
+    keep = _complete(np.column_stack([X, y]), [*columns.features, target], missing)
+    labels = None
+    if label_column is not None:
+        values = table.column(label_column).to_numpy(zero_copy_only=False)[keep]
+        labels = np.unique(values.astype(str), return_inverse=True)[1]
+    if not keep.any():
+        raise TableError("no row is left after dropping those with missing values")
+    return Rows(X[keep], y[keep], columns, labels, int((~keep).sum()))
+
+
+def predict_table(
+    model: DistributedGPRegressor,
+    where: str,
+    output: Path,
+    *,
+    interval: float,
+    latent: bool,
+    aggregation: str | None,
+    prefix: str,
+    missing: str,
+    unknown: str,
+    count: Callable[[int], None],
+) -> tuple[int, int]:
+    """Read, predict and write in pieces; the numbers of rows written and dropped."""
+    if not 0 < interval < 1:
+        raise ValueError(f"interval must be a probability between 0 and 1, got {interval}")
+    table, columns = Table.open(where), columns_of(model)
+    columns.check(table.names)
+    new = [prefix + name for name in OUTPUTS]
+    if taken := [name for name in new if name in table.names]:
+        raise TableError(
+            f"the table has a column {taken[0]!r} already: give --prefix to name the new ones"
+        )
+    half = NormalDist().inv_cdf(0.5 + interval / 2)
+    written = dropped = 0
+    with sink(output) as out:
+        for batch, X, lost in _pieces(table, columns, [], missing, unknown):
+            dropped += lost
+            if not len(X):
+                continue
+            mean, std = model.predict(X, return_std=True, latent=latent, aggregation=aggregation)
+            arrays = (mean, std, mean - half * std, mean + half * std)
+            for name, values in zip(new, arrays, strict=True):
+                batch = batch.append_column(name, pa.array(values))
+            out.write(batch)
+            written += len(X)
+            count(len(X))
+        if not written:
+            raise TableError(f"{where} has no rows to predict")
+    return written, dropped
+
+
+def score_table(
+    model: DistributedGPRegressor,
+    where: str,
+    aggregation: str | None,
+    missing: str,
+    unknown: str,
+    count: Callable[[int], None],
+) -> dict[str, Any]:
+    """How well the model predicts the target column of a table."""
+    table, columns = Table.open(where), columns_of(model)
+    columns.check(table.names, target=True)
+    found: list[tuple[np.ndarray, ...]] = []
+    dropped = 0
+    for batch, X, lost in _pieces(table, columns, [columns.target], missing, unknown):
+        dropped += lost
+        if len(X):
+            mean, std = model.predict(X, return_std=True, aggregation=aggregation)
+            found.append((columns.targets(batch), mean, std))
+        count(len(X))
+    if not found:
+        raise TableError(f"{where} has no rows to score")
+    y, mean, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    variance = np.square(std)
+    return {
+        "rows": len(y),
+        "dropped": dropped,
+        "rmse": metrics.rmse(y, mean),
+        "r2": 1.0 - metrics.smse(y, mean) if np.ptp(y) else None,
+        "nlpd": metrics.nlpd(y, mean, variance),
+        "coverage_90": metrics.coverage(y, mean, variance),
+    }
+
+
+def columns_of(model: DistributedGPRegressor) -> Columns:
+    """What is known of the columns: from the table the model was fitted to, or from its names."""
+    table = getattr(model, "table_", None)
+    if table is not None:
+        return table
+    from distgp.columns import Column
+
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        raise TableError(
+            "the model was fitted to an array without column names, so no table fits it: fit it with "
+            "`distgp fit`, or to a DataFrame"
+        )
+    return Columns("", tuple(Column(str(name), "number") for name in names))
+
+
+def _pieces(
+    table: Table, columns: Columns, also: list[str], missing: str, unknown: str
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray, int]]:
+    """Batches of complete rows, their inputs, and how many rows were dropped from each."""
+    for batch in table.batches(columns.types()):
+        X = columns.matrix(batch, unknown)
+        everything = [X, *(columns.targets(batch)[:, None] for _ in also)]
+        keep = _complete(np.concatenate(everything, axis=1), [*columns.features, *also], missing)
+        lost = int((~keep).sum())
+        if lost:
+            batch, X = batch.filter(pa.array(keep)), X[keep]
+        yield batch, X, lost
+
+
+def _complete(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
+    """Which rows have all their values; infinite ones are refused."""
+    infinite = np.isinf(values).any(0)
+    if infinite.any():
+        name = names[int(np.argmax(infinite))]
+        raise TableError(f"column {name!r} holds infinite values: correct or remove those rows")
+    absent = np.isnan(values)
+    if missing == "refuse" and absent.any():
+        counts = {n: int(c) for n, c in zip(names, absent.sum(0), strict=True) if c}
+        listed = ", ".join(f"{c} in {n!r}" for n, c in list(counts.items())[:5])
+        raise TableError(
+            f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
+            "them, or leave those rows out with --missing drop"
+        )
+    return np.asarray(~absent.any(1))

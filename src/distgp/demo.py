@@ -46,14 +46,13 @@ def run(
     ).fit(X, y)
     report(f"{model.n_inducing_} inducing inputs; {model.kernel_}")
     results = compare(model, X_test, y_test, reference(model, X, y))
-    _draw(model, X_test, y_test, results, picture)
+    _draw(model, X_test, results, picture)
     return results
 
 
 def _draw(
     model: DistributedGPRegressor,
     X: np.ndarray,
-    y: np.ndarray,
     results: list[Result],
     picture: Path,
 ) -> None:
@@ -70,7 +69,7 @@ def _draw(
     axes[0].legend(fontsize="small")
     plot_comparison(results, "w2", axes[1]).set_title("distance to the full sparse GP")
     plot_comparison(results, "nlpd", axes[2]).set_title("negative log predictive density")
-    for name in ("pooled", "opt", "poe"):
-        plot_calibration(model, X, y, aggregation=name, label=name, ax=axes[3])
-    axes[3].set_title("calibration")
+    for name in ("pooled", "grbcm", "poe"):
+        plot_calibration(model, X, truth(X), name, latent=True, label=name, ax=axes[3])
+    axes[3].set_title("calibration of the function itself")
     save_figure(figure, picture)

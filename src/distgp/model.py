@@ -83,7 +83,8 @@ class Model:
     def with_group(self, group: Group, aggregation: str | Aggregator) -> Model:
         """The same model with more experts."""
         ensemble = Ensemble((*self.ensemble.groups, group))
-        return Model.of(self.scaling, self.parameters, ensemble, aggregation, self.training)
+        theta = self.parameters.joined(group.posterior.parameters)
+        return Model.of(self.scaling, theta, ensemble, aggregation, self.training)
 
     def _inputs(self, X: np.ndarray) -> Tensor:
         like = self.parameters.noise

@@ -20,6 +20,8 @@ from distgp.training import TrainingResult
 
 BAND = 0.9
 """The probability that a band shows."""
+LEAST_BAR = 1e-3
+"""On a logarithmic axis the shortest bar stands for anything below this share of the longest."""
 
 
 def plot_prediction(
@@ -134,14 +136,14 @@ def plot_comparison(
     order = sorted(values, key=lambda name: values[name], reverse=True)
     colors = ["C1" if name.startswith("full") else "C0" for name in order]
     heights = [values[name] for name in order]
-    ax.barh(order, heights, color=colors)
-    spread = max(heights) / max(min(heights), 1e-300) if min(heights) > 0 else 1.0
-    if spread > 20:
+    least = LEAST_BAR * max(heights)
+    wide = min(heights) > 0 and max(heights) / min(heights) > 20
+    drawn = [max(height, least) if wide else height for height in heights]
+    ax.barh(order, drawn, color=colors)
+    if wide:
         ax.set_xscale("log")
-    for name, height in zip(order, heights, strict=True):
-        ax.annotate(
-            f" {height:.3g}", (max(height, 0.0), name), va="center", fontsize="small", clip_on=False
-        )
+    for name, height, end in zip(order, heights, drawn, strict=True):
+        ax.annotate(f" {height:.3g}", (max(end, 0.0), name), va="center", fontsize="small")
     ax.tick_params(axis="y", labelsize="small")
     ax.set_xlabel(LABELS.get(metric, metric))
     ax.margins(x=0.18)
@@ -162,12 +164,16 @@ def plot_calibration(
     X: Any,
     y: Any,
     aggregation: Any = None,
+    latent: bool = False,
     label: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Nominal against observed coverage of central intervals: on the diagonal they are honest."""
+    """Nominal against observed coverage of central intervals: on the diagonal they are honest.
+
+    latent: y are values of the function itself, without noise.
+    """
     ax = _axes(ax)
-    mean, std = _predict(model, X, return_std=True, aggregation=aggregation)
+    mean, std = _predict(model, X, return_std=True, latent=latent, aggregation=aggregation)
     nominal = np.linspace(0.02, 0.98, 49)
     distance = np.abs(np.asarray(y) - mean) / std
     observed = [(distance <= _quantile(p)).mean() for p in nominal]

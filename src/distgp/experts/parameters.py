@@ -54,6 +54,20 @@ class Parameters:
             Z = Z[index]
         return Parameters(self.kernel.with_parameters(own), noise, Z)
 
+    def joined(self, other: Parameters) -> Parameters:
+        """The experts of this θ followed by those of the other; what they share must be the same."""
+        values, more, batches = (
+            self.kernel.parameters(),
+            other.kernel.parameters(),
+            self.kernel.batches(),
+        )
+        own = {name: torch.cat([values[name], more[name]]) for name, b in batches.items() if b}
+        noise = torch.cat([self.noise, other.noise]) if self.noise.ndim else self.noise
+        Z = self.inducing
+        if Z is not None and other.inducing is not None and self.inducing_batch:
+            Z = torch.cat([Z, other.inducing])
+        return Parameters(self.kernel.with_parameters(own), noise, Z)
+
     def unconstrained(self) -> dict[str, Tensor]:
         """The view that optimisers work on: logarithms of the positive parameters, Z as it is."""
         positive = {f"kernel.{name}": value for name, value in self.kernel.parameters().items()}

@@ -9,6 +9,7 @@ with the gradient in θ and Z.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from distgp.experts.sparse import SparseSums, inducing_factor, negative_bound, row_sums, widened
 from distgp.kernels import ParameterError
-from distgp.linalg import NotPositiveDefiniteError
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError
 from distgp.training import lbfgs
 from distgp.training.base import Algorithm, Message, Reply, counters
 from distgp.training.layout import Layout
@@ -107,7 +108,10 @@ def _sums(layout: Layout, group: ShardGroup, x: Tensor) -> SparseSums:
     """The sums of the group's rows at θ(x); NaN where its K_uu cannot be factorised."""
     try:
         theta = widened(layout.unpack(x))
-        return row_sums(theta, inducing_factor(theta), group.shards.flatten())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # passing by a hard θ is no news
+            Lu = inducing_factor(theta)
+        return row_sums(theta, Lu, group.shards.flatten())
     except (NotPositiveDefiniteError, ParameterError):
         m = layout.template.inducing.shape[-2] if layout.template.inducing is not None else 0
         nan = torch.full((), torch.nan, dtype=torch.float64, device=x.device)

@@ -1,0 +1,403 @@
+"""The estimator, through its public face."""
+
+import re
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import distgp
+from distgp import DistributedGPRegressor
+
+KERNEL, NOISE = 1.5 * distgp.RBF([0.6, 0.9]), 0.04
+
+
+def make_data(n, seed=0, d=2):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + np.cos(X[:, 1]) + 0.2 * rng.normal(size=n)
+
+
+def given(**changes):
+    """A regressor whose hyperparameters stay as given, in the data's own units."""
+    options = {"kernel": KERNEL, "noise": NOISE, "training": None, "normalize": False}
+    return DistributedGPRegressor(**options | changes)
+
+
+def naive_gp(X, y, X_new):
+    kernel = sk.ConstantKernel(1.5, "fixed") * sk.RBF([0.6, 0.9], "fixed")
+    gp = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None).fit(X, y)
+    return gp.predict(X_new, return_cov=True)
+
+
+@parametrize_with_checks(
+    [
+        DistributedGPRegressor(),
+        DistributedGPRegressor(expert="sparse", n_experts=2),
+        DistributedGPRegressor(expert="exact", n_experts=2, training="fedavg", n_iter=5),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_one_expert_is_the_full_gp():
+    X, y = make_data(80)
+    X_new, _ = make_data(30, seed=1)
+    mean, covariance = naive_gp(X, y, X_new)
+    gp = given().fit(X, y)
+    ours, std = gp.predict(X_new, return_std=True, latent=True)
+    np.testing.assert_allclose(ours, mean, atol=1e-9)
+    np.testing.assert_allclose(std**2, np.diag(covariance), atol=1e-9)
+    np.testing.assert_allclose(
+        gp.predict(X_new, return_cov=True, latent=True)[1], covariance, atol=1e-9
+    )
+    observed = gp.predict(X_new, return_std=True)[1]
+    np.testing.assert_allclose(observed**2, np.diag(covariance) + NOISE, atol=1e-9)
+    assert gp.n_experts_ == 1 and gp.noise_ == pytest.approx(NOISE) and gp.training_ is None
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_predictions_follow_the_units_of_the_data(expert):
+    X, y = make_data(300)
+    X_new, _ = make_data(20, seed=1)
+    gp = DistributedGPRegressor(expert=expert, n_experts=3, n_iter=8).fit(X, y)
+    moved = DistributedGPRegressor(expert=expert, n_experts=3, n_iter=8)
+    moved.fit(X * [1e3, 1e-4] + [5, -7], 50 + 1e4 * y)
+    mean, std = gp.predict(X_new, return_std=True)
+    mean2, std2 = moved.predict(X_new * [1e3, 1e-4] + [5, -7], return_std=True)
+    np.testing.assert_allclose(mean2, 50 + 1e4 * mean, rtol=1e-5)
+    np.testing.assert_allclose(std2, 1e4 * std, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 3, 40, 700])
+def test_defaults_work_on_few_rows(n):
+    X, y = make_data(n)
+    gp = DistributedGPRegressor().fit(X, y)
+    mean, std = gp.predict(X, return_std=True)
+    assert np.isfinite(mean).all() and (std > 0).all()
+    if n == 700:
+        assert gp.score(*make_data(500, seed=1)) > 0.9
+
+
+def test_defaults_divide_more_rows():
+    X, y = make_data(2500)
+    gp = DistributedGPRegressor(n_iter=10).fit(X, y)
+    assert gp.n_experts_ == 3 and isinstance(gp.aggregation_, distgp.TwoLevel)
+    assert gp.weights_.shape == (3,)
+    X_new, y_new = make_data(2000, seed=1)
+    mean, std = gp.predict(X_new, return_std=True)
+    assert np.abs(mean - y_new).mean() < 0.2
+    assert 0.86 < (np.abs(mean - y_new) < 1.645 * std).mean() < 0.94
+
+
+def test_defaults_go_sparse_for_many_rows():
+    X, y = make_data(20_001)
+    gp = DistributedGPRegressor(n_iter=16, training_rows=2000).fit(X, y)
+    assert isinstance(gp.aggregation_, distgp.Pooled) and gp.n_inducing_ > 20
+    X_new, y_new = make_data(2000, seed=1)
+    assert np.sqrt(np.mean((gp.predict(X_new) - y_new) ** 2)) < 0.21
+    assert gp.nlpd(X_new, y_new) < -0.1
+
+
+def test_training_finds_short_lengthscales():
+    # From long lengthscales alone it ends where all is noise.
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(1500, 1))
+    y = np.sin(120 * X[:, 0]) + 0.1 * rng.normal(size=1500)
+    for expert in ("exact", "sparse"):
+        gp = DistributedGPRegressor(expert=expert, kernel="rbf").fit(X, y)
+        assert gp.score(X, y) > 0.97, expert
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+@pytest.mark.parametrize("name", sorted(distgp.AGGREGATORS))
+def test_another_aggregator_needs_no_new_fit(expert, name):
+    if (expert, name) == ("exact", "pooled"):
+        pytest.skip("pooled is for sparse experts")
+    X, y = make_data(200)
+    X_new, _ = make_data(20, seed=1)
+    labels = np.arange(200) % 4
+    options = {"expert": expert, "partition": labels, "n_inducing": 30}
+    once = given(**options).fit(X, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distgp.regressor.fit_experts", None)
+        found = once.predict(X_new, return_std=True, aggregation=name)
+        again = once.predict(X_new, return_std=True, aggregation=distgp.AGGREGATORS[name]())
+    wanted = given(aggregation=name, **options).fit(X, y).predict(X_new, return_std=True)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(again, wanted)
+    # A mean alone may take a shorter way, to the same value.
+    np.testing.assert_allclose(once.predict(X_new, aggregation=name), wanted[0], atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("expert", "aggregation"),
+    [("exact", "two-level"), ("sparse", "two-level"), ("sparse", "pooled"), ("sparse", "opt")],
+)
+def test_covariance_agrees_with_std_and_is_positive(expert, aggregation):
+    X, y = make_data(200)
+    X_new, _ = make_data(25, seed=1)
+    gp = given(expert=expert, n_experts=4, n_inducing=40, aggregation=aggregation).fit(X, y)
+    for latent in (True, False):
+        mean, covariance = gp.predict(X_new, return_cov=True, latent=latent)
+        std = gp.predict(X_new, return_std=True, latent=latent)[1]
+        np.testing.assert_allclose(np.diag(covariance), std**2, rtol=1e-9)
+        np.testing.assert_allclose(mean, gp.predict(X_new), atol=1e-8)
+        assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_covariance_where_there_is_none():
+    X, y = make_data(60)
+    gp = given(n_experts=3, aggregation="rbcm").fit(X, y)
+    with pytest.raises(ValueError, match="no covariance between points; pooled, two-level"):
+        gp.predict(X, return_cov=True)
+    with pytest.raises(ValueError, match="return_std or return_cov"):
+        gp.predict(X, return_std=True, return_cov=True)
+
+
+def test_draws_have_the_predicted_moments():
+    X, y = make_data(150)
+    X_new, _ = make_data(6, seed=1)
+    gp = given().fit(X, y)
+    mean, covariance = gp.predict(X_new, return_cov=True)
+    draws = gp.sample_y(X_new, n_samples=40_000, random_state=3)
+    assert draws.shape == (6, 40_000)
+    scale = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean(1), mean, atol=5 * scale.max() / 200)
+    np.testing.assert_allclose(np.cov(draws), covariance, atol=0.05 * scale.max() ** 2)
+    np.testing.assert_array_equal(draws[:, :5], gp.sample_y(X_new, 40_000, random_state=3)[:, :5])
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_partial_fit_adds_an_expert(expert):
+    X, y = make_data(240)
+    X_new, _ = make_data(20, seed=1)
+    Z = make_data(50, seed=2)[0]
+    labels = np.repeat([0, 1, 2], 80)
+    options = {"expert": expert, "n_inducing": Z}
+    step = given(n_experts=1, **options).partial_fit(X[:80], y[:80])
+    for part in (slice(80, 160), slice(160, 240)):
+        step.partial_fit(X[part], y[part])
+    assert step.n_experts_ == 3
+    whole = given(partition=labels, **options).fit(X, y)
+    for got, wanted in zip(
+        step.predict(X_new, return_std=True), whole.predict(X_new, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, atol=1e-8)
+
+
+def test_partial_fit_with_own_hyperparameters():
+    X, y = make_data(300)
+    for expert in ("exact", "sparse"):
+        gp = DistributedGPRegressor(
+            expert=expert, n_experts=2, n_inducing=20, training="independent", n_iter=15
+        )
+        gp.fit(X[:200], y[:200])
+        gp.partial_fit(X[200:], y[200:])
+        assert gp.n_experts_ == 3 and isinstance(gp.aggregation_, distgp.Opt)
+        assert len(gp.weights_) == 3 and gp.score(*make_data(200, seed=1)) > 0.5
+        assert len(gp.noise_) == 3
+
+
+def test_several_targets_are_separate_models():
+    X, y = make_data(150)
+    Y = np.column_stack([y, 100 * X[:, 1] ** 2])
+    gp = DistributedGPRegressor(n_experts=2, n_iter=10).fit(X, Y)
+    mean, std = gp.predict(X, return_std=True)
+    assert mean.shape == std.shape == (150, 2)
+    assert gp.predict(X, return_cov=True)[1].shape == (150, 150, 2)
+    assert gp.sample_y(X[:5], 3).shape == (5, 2, 3)
+    assert len(gp.kernel_) == len(gp.noise_) == 2
+    for i in range(2):
+        one = DistributedGPRegressor(n_experts=2, n_iter=10).fit(X, Y[:, i])
+        np.testing.assert_array_equal(one.predict(X), mean[:, i])
+        assert str(one.kernel_) == str(gp.kernel_[i])
+    assert gp.nlpd(X, Y) == pytest.approx(
+        np.mean([
+            0.5 * np.log(2 * np.pi * std[:, i] ** 2) + (Y[:, i] - mean[:, i]) ** 2 / (2 * std[:, i] ** 2)
+            for i in range(2)
+        ])
+    )  # fmt: skip
+
+
+def test_number_of_experts_by_cross_validation():
+    X, y = make_data(400)
+    gp = DistributedGPRegressor(expert="exact", n_experts="cv", n_iter=5).fit(X, y)
+    assert gp.cv_results_["n_experts"] == [3, 4, 5]
+    assert gp.n_experts_ == gp.cv_results_["n_experts"][int(np.argmin(gp.cv_results_["nlpd"]))]
+
+
+@pytest.mark.parametrize("training", [*sorted(distgp.ALGORITHMS), distgp.Fact("adam", 0.05, 5)])
+def test_every_training_method(training):
+    X, y = make_data(200)
+    gp = DistributedGPRegressor(
+        expert="sparse", n_experts=3, n_inducing=20, training=training, n_iter=6
+    ).fit(X, y)
+    assert 1 <= len(gp.training_.history) <= 6
+    assert gp.score(X, y) > 0.2
+    if isinstance(training, str) and training == "independent":
+        assert np.shape(gp.noise_) == (3,) and gp.inducing_.shape == (3, 20, 2)
+
+
+def test_partitions_of_all_kinds():
+    X, y = make_data(120)
+    names = np.array(["b", "a", "c"])[np.arange(120) % 3]
+    by_label = given(partition=names).fit(X, y)
+    assert by_label.n_experts_ == 3
+    first = by_label.experts_.groups[0].shards.rows[0]
+    np.testing.assert_array_equal(first.numpy(), np.flatnonzero(names == "a"))
+    assert (
+        given(partition=distgp.ContiguousPartition(column=0), n_experts=4).fit(X, y).n_experts_ == 4
+    )
+    for name in ("random", "kmeans", "contiguous"):
+        assert given(partition=name, n_experts=4).fit(X, y).score(X, y) > 0.9
+
+
+def test_grbcm_gets_a_random_communication_shard():
+    X, y = make_data(400)
+    order = np.argsort(X[:, 0])
+    gp = given(n_experts=4, partition="contiguous", aggregation="grbcm").fit(X[order], y[order])
+    first = gp.experts_.groups[0].shards[0]
+    assert first.X[:, 0].min() < -1.5 and first.X[:, 0].max() > 1.5
+
+
+def test_given_inducing_inputs_are_used_as_they_are():
+    X, y = make_data(200)
+    Z = make_data(17, seed=5)[0]
+    gp = DistributedGPRegressor(expert="sparse", n_inducing=Z, n_iter=4).fit(X, y)
+    np.testing.assert_allclose(gp.inducing_, Z, atol=1e-12)
+
+
+def test_float32():
+    X, y = make_data(300)
+    for expert in ("exact", "sparse"):
+        wide = given(expert=expert, n_experts=2, n_inducing=40).fit(X, y)
+        narrow = given(expert=expert, n_experts=2, n_inducing=40, dtype="float32").fit(X, y)
+        np.testing.assert_allclose(narrow.predict(X), wide.predict(X), atol=2e-3)
+
+
+def test_in_the_company_of_scikit_learn():
+    X, y = make_data(240)
+    frame = pd.DataFrame(X, columns=["east", "north"])
+    gp = DistributedGPRegressor(expert="exact", n_experts=2, n_iter=5)
+    pipe = make_pipeline(StandardScaler().set_output(transform="pandas"), gp).fit(frame, y)
+    assert list(pipe[-1].feature_names_in_) == ["east", "north"]
+    search = GridSearchCV(gp, {"n_experts": [1, 3], "aggregation": ["rbcm", "two-level"]}, cv=2)
+    search.fit(X, y)
+    assert search.best_estimator_.score(X, y) > 0.9
+    scores = cross_validate(gp, X, y, cv=3, n_jobs=2)["test_score"]
+    assert (scores > 0.8).all()
+    copy = clone(pipe[-1])
+    assert copy.get_params() == gp.get_params() and not hasattr(copy, "models_")
+
+
+def test_joblib_and_pickle_keep_the_model(tmp_path):
+    X, y = make_data(100)
+    gp = DistributedGPRegressor(n_experts=2, n_iter=5).fit(X, y)
+    joblib.dump(gp, tmp_path / "gp.joblib")
+    np.testing.assert_array_equal(joblib.load(tmp_path / "gp.joblib").predict(X), gp.predict(X))
+
+
+def test_feature_names_are_checked():
+    X, y = make_data(60)
+    frame = pd.DataFrame(X, columns=["east", "north"])
+    gp = given().fit(frame, y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        gp.predict(frame[["north", "east"]])
+    with pytest.raises(ValueError, match="expecting 2 features"):
+        given().fit(X, y).predict(X[:, :1], aggregation="poe")
+
+
+BAD_DATA = [
+    ("NaN", lambda X, y: (np.where(X > 1.9, np.nan, X), y), "contains NaN"),
+    ("inf", lambda X, y: (np.where(X > 1.9, np.inf, X), y), "contains infinity"),
+    ("NaN in y", lambda X, y: (X, np.where(y > 1, np.nan, y)), "contains NaN"),
+    ("lengths", lambda X, y: (X, y[:-1]), "inconsistent numbers of samples"),
+    ("one row", lambda X, y: (X[:1], y[:1]), "minimum of 2 is required"),
+    ("text", lambda X, y: (X.astype(str).astype(object) + "a", y), "could not convert"),
+    ("constant", lambda X, y: (X, np.full_like(y, 3.0)), r"constant \(3 in all 50 rows\).*check"),
+    (
+        "constant column",
+        lambda X, y: (X, np.column_stack([y, 0 * y])),
+        "target column 1 is constant",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"), [b[1:] for b in BAD_DATA], ids=[b[0] for b in BAD_DATA]
+)
+def test_bad_data_gets_a_message(make, message):
+    with pytest.raises(ValueError, match=message):
+        DistributedGPRegressor().fit(*make(*make_data(50)))
+
+
+BAD_OPTIONS = [
+    ({"n_experts": 51}, "n_experts=51 is more than the 50 rows"),
+    ({"n_experts": 0}, "n_experts must be a positive integer or 'auto' or 'cv', got 0"),
+    ({"n_experts": 2.5}, "n_experts must be a positive integer"),
+    ({"n_experts": "many"}, "n_experts must be a positive integer or 'auto' or 'cv', got 'many'"),
+    ({"expert": "dense"}, "expert must be one of 'exact', 'sparse'"),
+    ({"expert": "sparse", "n_inducing": 0}, "n_inducing must be a positive integer"),
+    ({"expert": "sparse", "n_inducing": np.ones((3, 5))}, r"inducing inputs of shape \(m, 2\)"),
+    ({"aggregation": "best"}, "aggregation must be one of 'poe'.* got 'best'"),
+    ({"kernel": "gauss"}, "kernel must be one of 'rbf'.* got 'gauss'"),
+    ({"kernel": distgp.RBF([1.0, 2.0, 3.0])}, "3 values, one a column, but looks at 2 columns"),
+    ({"noise": 0.0}, "noise must be a positive, finite variance, got 0"),
+    ({"noise": float("nan")}, "noise must be a positive, finite"),
+    ({"partition": "evenly"}, "partition must be one of 'random'"),
+    (
+        {"partition": np.zeros(7)},
+        r"one label for each of the 50 rows; got an array of shape \(7,\)",
+    ),
+    ({"partition": np.arange(50) % 3, "n_experts": 4}, "labels in partition make 3 experts"),
+    ({"training": "sgd"}, "training must be one of 'fact'"),
+    ({"learning_rate": 0.1, "expert": "sparse"}, "pooled has no learning rate"),
+    ({"learning_rate": -1.0}, "learning_rate must be positive"),
+    ({"n_iter": 0}, "n_iter must be a positive integer or None"),
+    ({"training_rows": 0}, "training_rows must be a positive integer"),
+    ({"engine": "spark"}, "engine must be 'local'"),
+    ({"device": "abacus"}, "device 'abacus' is not to be had here"),
+    ({"dtype": "float16"}, "dtype must be one of float64, float32"),
+    ({"expert": "exact", "n_experts": 2, "aggregation": "pooled"}, "pooled needs sparse experts"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), BAD_OPTIONS, ids=[str(i) for i in range(len(BAD_OPTIONS))]
+)
+def test_bad_parameters_get_a_message(options, message):
+    with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
+        DistributedGPRegressor(**options).fit(*make_data(50))
+
+
+def test_kernel_parameters_out_of_range():
+    with pytest.raises(ValueError, match="lengthscale must be positive and finite"):
+        distgp.RBF(-1.0)
+
+
+def test_nothing_before_fit():
+    gp = DistributedGPRegressor()
+    with pytest.raises(NotFittedError):
+        gp.predict(np.zeros((2, 2)))
+    with pytest.raises(AttributeError, match="not fitted yet"):
+        gp.kernel_  # noqa: B018
+
+
+def test_a_failed_fit_keeps_the_model_before_it():
+    X, y = make_data(50)
+    gp = given().fit(X, y)
+    before = gp.predict(X)
+    with pytest.raises(ValueError, match="constant"):
+        gp.set_params(normalize=True).fit(X, np.ones(50))
+    np.testing.assert_array_equal(gp.predict(X), before)

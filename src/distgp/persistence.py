@@ -216,7 +216,8 @@ class _Decoder:
             if node.get("numpy"):
                 self._seen[name] = value.numpy()
             else:
-                value = value.to(self._place(node["device"]))
+                # A copy of its own: matrix products depend, in the last bit, on memory alignment.
+                value = value.to(self._place(node["device"]), copy=True)
                 self._seen[name] = value.mT if node["turned"] else value
         return self._seen[name]
 

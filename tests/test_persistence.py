@@ -1,0 +1,202 @@
+"""Models in files."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import distgp
+from distgp import DistributedGPRegressor
+from distgp.persistence import VERSION
+
+X = np.random.default_rng(0).uniform(-2, 2, size=(180, 2))
+Y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=180)
+X_NEW = np.random.default_rng(2).uniform(-2.5, 2.5, size=(40, 2))
+
+
+def fitted(expert="exact", aggregation="auto", **options):
+    options = {"n_experts": 3, "n_inducing": 25, "n_iter": 4} | options
+    return DistributedGPRegressor(expert=expert, aggregation=aggregation, **options).fit(X, Y)
+
+
+def header_of(path):
+    with open(path, "rb") as file:
+        return json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+
+
+def every_aggregator():
+    for expert in ("exact", "sparse"):
+        for name in distgp.AGGREGATORS:
+            if (expert, name) != ("exact", "pooled"):
+                yield expert, name, "auto"
+    yield from [
+        (e, n, "independent") for e in ("exact", "sparse") for n in ("opt", "grbcm", "rbcm")
+    ]
+    yield "exact", distgp.Opt(variance="nested"), "auto"
+    yield "exact", distgp.Opt(cross="exact"), "auto"
+    yield "sparse", distgp.TwoLevel(central=torch.as_tensor(X_NEW)), "auto"
+    yield "exact", distgp.OptPrinted(variance="weighted"), "auto"
+
+
+@pytest.mark.filterwarnings("ignore::distgp.WeightsWarning")
+@pytest.mark.parametrize(("expert", "aggregation", "training"), list(every_aggregator()), ids=str)
+def test_predictions_are_the_same_to_the_last_bit(tmp_path, expert, aggregation, training):
+    gp = fitted(expert, aggregation, training=training)
+    gp.save(tmp_path / "model.safetensors")
+    again = distgp.load(tmp_path / "model.safetensors")
+    for options in ({"return_std": True}, {"return_std": True, "latent": True}):
+        for got, wanted in zip(
+            again.predict(X_NEW, **options), gp.predict(X_NEW, **options), strict=True
+        ):
+            np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(again.predict(X_NEW), gp.predict(X_NEW))
+    assert str(again.kernel_) == str(gp.kernel_) and again.n_experts_ == 3
+    np.testing.assert_array_equal(again.noise_, gp.noise_)
+    assert [r.objective for r in again.training_.history] == [
+        r.objective for r in gp.training_.history
+    ]
+
+
+def test_everything_else_survives_too(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame(X, columns=["east", "north"])
+    kernel = 0.7 * distgp.RBF([1.0, 2.0]) + distgp.Linear(0.3) * distgp.Periodic(
+        1.5, active_dims=[1]
+    )
+    gp = DistributedGPRegressor(
+        kernel=kernel,
+        partition=np.arange(180) % 2,
+        aggregation=distgp.GPoE(weights="uniform"),
+        training=distgp.Fact("adam", 0.05, 3),
+    ).fit(frame, np.column_stack([Y, Y**2]))
+    gp.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    assert list(again.feature_names_in_) == ["east", "north"] and again.n_features_in_ == 2
+    new = pd.DataFrame(X_NEW, columns=["east", "north"])
+    np.testing.assert_array_equal(again.predict(new), gp.predict(new))
+    with pytest.raises(ValueError, match="feature names should match"):
+        again.predict(new[["north", "east"]])
+    params, before = again.get_params(), gp.get_params()
+    assert str(params["kernel"]) == str(before["kernel"])
+    assert (
+        params["aggregation"] == before["aggregation"] and params["training"] == before["training"]
+    )
+    np.testing.assert_array_equal(params["partition"], before["partition"])
+    assert again.fit(frame, Y).predict(new).shape == (40,)
+
+
+def test_the_header_can_be_read_by_anyone(tmp_path):
+    fitted().save(tmp_path / "m.safetensors")
+    about = header_of(tmp_path / "m.safetensors")["__metadata__"]
+    assert about["format"] == "distgp-model" and about["distgp"] == distgp.__version__
+    assert "Matern52" in about["kernel"] and json.loads(about["parameters"])["n_experts"] == "3"
+
+
+def test_a_sparse_model_holds_no_training_data(tmp_path):
+    # Inducing inputs of one's own; those that distgp chooses, and central inputs, are rows.
+    gp = fitted("sparse", "opt", n_inducing=X_NEW, training="pooled", normalize=False)
+    gp.save(tmp_path / "m.safetensors")
+    numbers = np.concatenate(
+        [t.double().numpy().ravel() for t in load_file(tmp_path / "m.safetensors").values()]
+    )
+    assert not np.isin(numbers, np.concatenate([X.ravel(), Y])).any()
+    again = distgp.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.predict(X_NEW), gp.predict(X_NEW))
+    for name in ("poe", "gpoe", "bcm", "rbcm", "npae", "opt", "grbcm", "pooled"):
+        np.testing.assert_array_equal(
+            again.predict(X_NEW, aggregation=name), gp.predict(X_NEW, aggregation=name)
+        )
+    with pytest.raises(ValueError, match=r"no longer hold; poe, gpoe, .*pooled do without"):
+        again.predict(X_NEW, aggregation=distgp.TwoLevel(n_central=20))
+
+
+def test_a_loaded_model_can_go_on(tmp_path):
+    gp = fitted("sparse")
+    gp.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    gp.partial_fit(X_NEW, X_NEW[:, 0])
+    again.partial_fit(X_NEW, X_NEW[:, 0])
+    assert again.n_experts_ == 4
+    np.testing.assert_allclose(again.predict(X), gp.predict(X), atol=1e-12)
+
+
+def test_files_that_are_not_models(tmp_path):
+    path = tmp_path / "m.safetensors"
+    with pytest.raises(FileNotFoundError, match="there is no model file"):
+        distgp.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(
+        distgp.ModelFileError, match="not a model file of distgp, or it is truncated"
+    ):
+        distgp.load(path)
+    path.write_bytes(b"name,value\n1,2\n" * 100)
+    with pytest.raises(distgp.ModelFileError, match="not a model file of distgp"):
+        distgp.load(path)
+    save_file({"weights": torch.zeros(3)}, path)
+    with pytest.raises(distgp.ModelFileError, match="not a model that distgp has saved"):
+        distgp.load(path)
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.9, 0.999])
+def test_a_truncated_file(tmp_path, keep):
+    path = tmp_path / "m.safetensors"
+    fitted().save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(distgp.ModelFileError, match="truncated or damaged"):
+        distgp.load(path)
+
+
+def rewritten(path, **changes):
+    tensors = load_file(path)
+    about = header_of(path)["__metadata__"] | changes
+    save_file(tensors, path, about)
+
+
+def test_a_newer_or_strange_file(tmp_path):
+    path = tmp_path / "m.safetensors"
+    fitted().save(path)
+    tree = header_of(path)["__metadata__"]["tree"]
+    rewritten(path, version=str(VERSION + 1), distgp="9.0")
+    with pytest.raises(distgp.ModelFileError, match=r"written by distgp 9\.0.*install a newer"):
+        distgp.load(path)
+    for other in ("os.system", "aggregation.pooled.Aggregator", "cli.app"):
+        rewritten(
+            path, version=str(VERSION), tree=tree.replace("aggregation.twolevel.TwoLevel", other)
+        )
+        with pytest.raises(distgp.ModelFileError, match="not its content"):
+            distgp.load(path)
+    rewritten(path, tree=tree[:-20])
+    with pytest.raises(distgp.ModelFileError, match="not its content"):
+        distgp.load(path)
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "m.safetensors"
+    fitted().save(path)
+    before = path.read_bytes()
+
+    def dies(tensors, name, header):
+        with open(name, "wb") as file:
+            file.write(b"half of it")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("distgp.persistence.save_file", dies)
+    with pytest.raises(OSError, match="no space"):
+        fitted("sparse").save(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        fitted().save(tmp_path / "nowhere" / "m.safetensors")
+
+
+def test_parts_of_ones_own_are_refused(tmp_path):
+    class Mine(distgp.RandomPartition):
+        pass
+
+    with pytest.raises(TypeError, match=r"Mine \(at .*partition\) is none of them: use joblib"):
+        fitted(partition=Mine()).save(tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())

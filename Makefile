@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Create .venv with everything pinned in constraints.txt
 
-demo: $(STAMP) ## Run the main job on a small data set; writes build/demo.png
-	$(BIN)/python examples/demo.py
+demo: $(STAMP) ## Fit 120,000 rows, compare all aggregators; writes build/demo.png
+	@mkdir -p build
+	$(BIN)/distgp demo --output build/demo.png --force
 
 test: lint types layers docs unit ## Check everything: style, types, layers, docs, tests
 
@@ -40,7 +41,7 @@ unit: $(STAMP) ## pytest
 	$(BIN)/python -m pytest
 
 bench: $(STAMP) ## Run every benchmark, the studies in their quick form
-	@for script in objective precision streaming "aggregation --quick" "training --quick"; do \
+	@for script in objective precision streaming "aggregation --quick" "training --quick" "estimator --quick"; do \
 	  set -- $$script; echo "== $$script"; $(BIN)/python benchmarks/$$1.py $$2 || exit 1; done
 
 format: $(STAMP) ## Rewrite the sources in the project's style

@@ -1,10 +1,10 @@
 """The rules behind "auto", with the costs that they come from, and names turned into objects.
 
-Costs are those of two CPU cores, per row, as `benchmarks/estimator.py` measures them. Exact experts
-of s rows cost 0.05 ns · s² a row and round of training, and two-level 20 ns a *pair* of rows once,
-and again for every n rows predicted. Halving s hardly saves time (small factorisations are less
-efficient) and loses accuracy, so s stays at 1,000 and the pairs decide: beyond 20,000 rows sparse
-experts take over, whose cost is linear in n.
+`benchmarks/estimator.py` measures them, on two CPU cores. Training exact experts of s rows costs about
+s²n a round. On a smooth function small shards lose nothing and are cheap; on a rough one, where rows
+never suffice, the error falls as s grows, and sparse experts are far worse. So s is as large as a round
+of about a second allows: 1,000. Two-level adds n² kernel values, again for every n rows predicted: beyond
+20,000 rows sparse experts take over, whose cost is linear in n, and constant for training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distgp.aggregation import Aggregator, Ensemble, Opt, PoE, Pooled, TwoLevel
 EXACT_SHARD = 1_000
 """Rows of an exact expert, at most."""
 EXACT_ROWS = 20_000
-"""Rows up to which experts are exact: n² kernel values, 8 s to combine, 1 ms a prediction."""
+"""Rows up to which experts are exact: there n² kernel values are 8 s to combine, 0.5 ms a prediction."""
 SPARSE_SHARD = 32
 """Rows of a sparse expert for each inducing input: its m³ of factorisation is then 1 % of its nm²."""
 EXPERT_MEMORY = 2**30

@@ -82,7 +82,7 @@ class Model:
 
     def with_group(self, group: Group, aggregation: str | Aggregator) -> Model:
         """The same model with more experts."""
-        ensemble = Ensemble((*self.ensemble.groups, group))
+        ensemble = self.ensemble.extended(group)
         theta = self.parameters.joined(group.posterior.parameters)
         return Model.of(self.scaling, theta, ensemble, aggregation, self.training)
 

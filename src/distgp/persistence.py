@@ -39,6 +39,7 @@ PACKAGES = (
     "model",
     "training",
     "columns",
+    "engines.local",
 )
 """Where the classes live that a file may name."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ class Shard:
     not depend on the order of the shards.
     """
 
+    travels_as: ClassVar[str] = "rows"
     X: Tensor
     y: Tensor
     rows: Tensor

@@ -22,7 +22,7 @@ from distgp.training import (
     Workers,
     train,
 )
-from distgp.training.task import ShardGroup
+from distgp.workers import ShardGroup
 
 DATA = shard(90, 2)
 

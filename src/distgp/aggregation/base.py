@@ -119,6 +119,7 @@ class Marginals:
     `base_mean` and `base_variance` are the prior's, or the communication expert's for grBCM.
     """
 
+    travels_as: ClassVar[str] = "predictions"
     mean: Tensor
     variance: Tensor
     base_mean: Tensor

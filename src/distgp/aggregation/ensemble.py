@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from distgp.engines import Local, Placement
 from distgp.experts import ExactPosterior, Expert, Parameters, Posterior, SparsePosterior
-from distgp.partition import central_set
-from distgp.shards import Shard, stack, unstack
+from distgp.shards import Shard
+from distgp.workers import ShardGroup, Workers, draw_central, sizes_of
 
 Result = TypeVar("Result")
 WIDE = torch.float64
@@ -48,50 +49,74 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
+class About:
+    """What must be known of a group without asking it again."""
+
+    size: int
+    first: int
+    parameters: Parameters
+    exact: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Ensemble:
-    """M conditioned experts, in groups."""
+    """M conditioned experts, in groups, wherever those live."""
 
-    groups: tuple[Group, ...]
+    where: Placement[Group]
+    about: tuple[About, ...]
 
-    @staticmethod
-    def condition(expert: Expert, parameters: Parameters, shards: Sequence[Shard]) -> Ensemble:
-        """Condition one expert on each shard, in this process."""
-        batch = stack(shards)
-        return Ensemble((Group(expert.condition(parameters, batch), batch),))
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, where: Placement[Group] | Sequence[Group], about: tuple[About, ...] | None = None
+    ) -> None:
+        placed = where if isinstance(where, Placement) else Local(tuple(where))
+        object.__setattr__(self, "where", placed)
+        object.__setattr__(self, "about", tuple(placed.map(_about)) if about is None else about)
         expected = 0
-        for group in self.groups:
-            if len(group.posterior.batch) != 1:
-                raise ValueError("a group needs a batched posterior: condition on stack([shard])")
-            if type(group.posterior) is not type(self.groups[0].posterior):
+        for group in self.about:
+            if group.exact is not self.about[0].exact:
                 raise ValueError("the experts of an ensemble must be of one kind")
             if group.first < expected:
                 raise ValueError(f"a group's first expert is {group.first}, expected {expected}")
             expected = group.first + group.size
 
+    @staticmethod
+    def condition(
+        expert: Expert, parameters: Parameters, shards: Sequence[Shard] | Workers
+    ) -> Ensemble:
+        """Condition one expert on each shard, where the shards are."""
+        workers = shards if isinstance(shards, Workers) else Workers.of(shards)
+        return Ensemble(workers.where.derive(_condition, expert, parameters))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups themselves, brought here if they live elsewhere."""
+        return self.where.here()
+
     def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
         """function(group, *arguments) for every group, in order."""
-        return [function(group, *arguments) for group in self.groups]
+        return self.where.map(function, *arguments)
 
     def first(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """function(group, *arguments) for the first group alone."""
-        return function(self.groups[0], *arguments)
+        return self.where.first(function, *arguments)
 
     def derive(self, function: Callable[..., Group | None], *arguments: Any) -> Ensemble:
         """An ensemble of what the function makes of each group; groups that it drops are left out."""
-        made = self.map(function, *arguments)
-        return Ensemble(tuple(group for group in made if group is not None))
+        return Ensemble(self.where.derive(function, *arguments))
+
+    def extended(self, group: Group) -> Ensemble:
+        """The same with one group more, in this process."""
+        return Ensemble((*self.groups, group))
 
     @property
     def size(self) -> int:
         """M."""
-        return sum(group.size for group in self.groups)
+        return sum(group.size for group in self.about)
 
     @property
     def parameters(self) -> Parameters:
         """θ, where the experts share it."""
-        return self.groups[0].posterior.parameters
+        return self.about[0].parameters
 
     @property
     def shares_hyperparameters(self) -> bool:
@@ -101,26 +126,24 @@ class Ensemble:
     @property
     def shares_inducing(self) -> bool:
         """Whether the experts are sparse, with the same kernel, noise and inducing inputs."""
-        sparse = isinstance(self.groups[0].posterior, SparsePosterior)
-        return sparse and self.shares_hyperparameters and not self.parameters.inducing_batch
+        return not self.exact and self.shares_hyperparameters and not self.parameters.inducing_batch
 
     @property
     def exact(self) -> bool:
         """Whether the experts are exact."""
-        return isinstance(self.groups[0].posterior, ExactPosterior)
+        return self.about[0].exact
 
     def prior(self, X: Tensor) -> Tensor:
         """k(x, x), where the experts share the kernel."""
-        return self.groups[0].posterior.prior(X)
+        return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
 
     def noise(self) -> Tensor:
         """σ²; the experts' mean where they differ."""
-        values = self.map(_noises)
-        return torch.cat(values).mean()
+        return torch.cat([a.parameters.noise.expand(a.size) for a in self.about]).mean()
 
     def sizes(self) -> Tensor:
         """n_i of all shards, (M,)."""
-        return torch.cat(self.map(_sizes))
+        return torch.cat(self.map(sizes_of))
 
     def row_count(self) -> int:
         """n: the rows of all shards, known even where they are no longer held."""
@@ -128,29 +151,23 @@ class Ensemble:
 
     def central(self, size: int, seed: int) -> Shard:
         """Random rows, evenly from all shards: the same for any order of the experts."""
-        sizes = self.sizes().long()
-        size = min(size, int(sizes.sum()))
-        ranks = torch.arange(1, int(sizes.max()) + 1, device=sizes.device)
-        reached = torch.minimum(sizes[None, :], ranks[:, None]).sum(-1)
-        deepest = int((reached < size).sum()) + 1  # no shard is asked for more rows than this
-        offers = [shard for group in self.map(_offers, deepest, seed) for shard in group]
-        return central_set(offers, size, seed)
+        return draw_central(self.where, self.sizes(), size, seed)
 
 
-def _noises(group: Group) -> Tensor:
-    return group.posterior.parameters.noise.expand(group.size)
+def _about(group: Group) -> About:
+    if len(group.posterior.batch) != 1:
+        raise ValueError("a group needs a batched posterior: condition on stack([shard])")
+    exact = isinstance(group.posterior, ExactPosterior)
+    return About(group.size, group.first, group.posterior.parameters, exact)
+
+
+def _condition(group: ShardGroup, expert: Expert, parameters: Parameters) -> Group:
+    if parameters.batch or parameters.inducing_batch:
+        parameters = parameters[group.first : group.first + group.size]
+    return Group(expert.condition(parameters, group.shards), group.shards, group.first)
 
 
 def _row_count(group: Group) -> int:
     if isinstance(group.posterior, SparsePosterior):
         return int(group.posterior.sums.n.sum())
     return int(group.rows().sizes.sum())
-
-
-def _sizes(group: Group) -> Tensor:
-    return group.rows().sizes
-
-
-def _offers(group: Group, size: int, seed: int) -> list[Shard]:
-    """The rows of each shard that come first in the draw."""
-    return [central_set([s], min(size, s.n), seed) for s in unstack(group.rows())]

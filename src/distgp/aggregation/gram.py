@@ -8,6 +8,7 @@ G_ij = ⟨f_i, f_j⟩ and b_i = ⟨f*, f_i⟩ = yᵀf_i(X). Every shard adds its
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ class Basis:
 class RowSums:
     """What a group's rows add: F = the means of all experts there, A = σ⁻¹v_c there."""
 
+    travels_as: ClassVar[str] = "sums"
     FF: Tensor  # FᵀF, (M, M)
     Fy: Tensor  # Fᵀy, (M,)
     inner: Tensor  # ⟨f_i, f_j⟩_H of the group's experts i with all j, (size, M)
@@ -132,6 +134,12 @@ def _weights_and_sums(group: Group) -> tuple[Tensor, Tensor, Tensor]:
     assert isinstance(group.posterior, SparsePosterior)
     sums = group.posterior.sums
     return group.posterior.weights, sums.AAt.sum(0), sums.Ay.sum(0)
+
+
+def factor_of_K(group: Group) -> Tensor:
+    """L_u of a group's inducing inputs."""
+    assert isinstance(group.posterior, SparsePosterior)
+    return group.posterior.Lu
 
 
 def central_basis(parameters: Parameters, inputs: Tensor) -> Basis:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from distgp.aggregation.base import Aggregator, Combined, require
 from distgp.aggregation.ensemble import Ensemble, Group
+from distgp.aggregation.gram import factor_of_K
 from distgp.aggregation.variance import sum_sparse
 from distgp.experts import Prediction, SparsePosterior
 from distgp.experts.sparse import SparseSums
@@ -31,9 +32,8 @@ class Pooled(Aggregator):
         )
         with torch.no_grad():
             total = sum_sparse(ensemble.map(_total))
-            first = ensemble.groups[0].posterior
-            assert isinstance(first, SparsePosterior)
-            posterior = SparsePosterior.of(first.parameters, first.Lu, total)
+            Lu = ensemble.first(factor_of_K)
+            posterior = SparsePosterior.of(ensemble.parameters, Lu, total)
         return PooledCombined(posterior, ensemble.noise())
 
 

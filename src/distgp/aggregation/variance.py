@@ -20,7 +20,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation.ensemble import Ensemble, Group
-from distgp.aggregation.gram import WIDE, Basis, sum_of
+from distgp.aggregation.gram import WIDE, Basis, factor_of_K, sum_of
 from distgp.aggregation.nested import moment_columns, moments, nested
 from distgp.experts import Prediction, SparsePosterior, sparse
 from distgp.experts.base import latent_variance
@@ -178,7 +178,7 @@ class OwnShared(VarianceRule):
     """
 
     needs_experts: ClassVar[bool] = True
-    posterior: SparsePosterior  # any group's: for v(x)
+    basis: Basis  # of the shared inducing inputs
     form: Tensor
 
     @property
@@ -190,15 +190,15 @@ class OwnShared(VarianceRule):
         """k + vᵀ form v, at most min_i s_i²."""
         del mean
         assert experts is not None
-        v = self.posterior.whitened(X)
+        v = self.basis.at(X)
         change = (v * (self.form @ v)).sum(0)
-        own = latent_variance(self.posterior.prior(X), -change.to(X.dtype))
+        own = latent_variance(self.basis.prior(X), -change.to(X.dtype))
         return torch.minimum(own, experts.variance.amin(0))
 
     def between(self, X: Tensor) -> Tensor:
         """k(x, x′) + v(x)ᵀ form v(x′): the covariance of the combination's error under the prior."""
-        v = self.posterior.whitened(X)
-        prior = self.posterior.parameters.kernel(X.to(v.dtype))
+        v = self.basis.at(X)
+        prior = self.basis.parameters.kernel(X.to(v.dtype))
         return (prior + v.mT @ self.form @ v).to(X.dtype)
 
     @staticmethod
@@ -206,9 +206,9 @@ class OwnShared(VarianceRule):
         """Sum the experts' parts."""
         parts = ensemble.map(_shared_parts, weights)
         T, S = (sum_of([part[i] for part in parts]) for i in range(2))
-        posterior = ensemble.groups[0].posterior
-        assert isinstance(posterior, SparsePosterior)
-        return OwnShared(posterior, T @ T + S - 2.0 * T)
+        return OwnShared(
+            Basis(ensemble.parameters, ensemble.first(factor_of_K)), T @ T + S - 2.0 * T
+        )
 
 
 def _shared_parts(group: Group, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 class Prediction:
     """Mean and variance of the latent f at N points, (*batch, N)."""
 
+    travels_as: ClassVar[str] = "predictions"
     mean: Tensor
     variance: Tensor
 

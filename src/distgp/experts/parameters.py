@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ class Parameters:
     experts share it.
     """
 
+    travels_as: ClassVar[str] = "parameters"
     kernel: Kernel
     noise: Tensor
     inducing: Tensor | None = None

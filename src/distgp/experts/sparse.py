@@ -29,6 +29,7 @@ from distgp.shards import Shard
 class SparseSums:
     """What the rows of a shard contribute, (*batch, …): all that conditioning needs of them."""
 
+    travels_as: ClassVar[str] = "sums"
     AAt: Tensor
     Ay: Tensor
     yy: Tensor

@@ -10,7 +10,7 @@ from distgp.training.loop import TrainingWarning, train
 from distgp.training.pooled import PooledBound
 from distgp.training.priors import Gamma, LogNormal, Prior
 from distgp.training.result import Round, TrainingResult
-from distgp.training.task import Workers
+from distgp.workers import Workers
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound)

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from distgp.training.layout import Layout
 from distgp.training.steps import State
-from distgp.training.task import ShardGroup, Task
+from distgp.training.task import Task
+from distgp.workers import ShardGroup
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
     """What the centre sends: `shared` to every expert, of `each` (M, …) its own row to each."""
 
+    travels_as: ClassVar[str] = "parameters"
     shared: State
     each: State
 
@@ -36,6 +38,7 @@ class Message:
 class Reply:
     """What the workers answer: `summed` over experts, and `each` (M, …) expert's own."""
 
+    travels_as: ClassVar[str] = "gradients"
     summed: State
     each: State
 

@@ -12,7 +12,8 @@ from distgp.training import lbfgs
 from distgp.training.base import Algorithm, Message, Reply, counters, joined, split_start
 from distgp.training.layout import Layout
 from distgp.training.steps import STEPPERS, State, finite
-from distgp.training.task import ShardGroup, Task, evaluate
+from distgp.training.task import Task, evaluate
+from distgp.workers import ShardGroup
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from distgp.training.base import Algorithm, Message, Reply, counters, joined, sp
 from distgp.training.layout import Layout
 from distgp.training.local import Pull, local_steps
 from distgp.training.steps import STEPPERS, State, finite
-from distgp.training.task import ShardGroup, Task
+from distgp.training.task import Task
+from distgp.workers import ShardGroup
 
 
 def averaging_start(

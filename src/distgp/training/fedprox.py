@@ -19,7 +19,8 @@ from distgp.training.fedavg import (
 )
 from distgp.training.layout import Layout
 from distgp.training.steps import State
-from distgp.training.task import ShardGroup, Task
+from distgp.training.task import Task
+from distgp.workers import ShardGroup
 
 
 @dataclass(frozen=True)

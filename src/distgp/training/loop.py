@@ -22,7 +22,8 @@ from distgp.training.priors import Prior
 from distgp.training.progress import Bar
 from distgp.training.result import Reason, Round, TrainingResult
 from distgp.training.steps import STEPPERS, State
-from distgp.training.task import ShardGroup, Task, Workers
+from distgp.training.task import Task
+from distgp.workers import ShardGroup, Workers
 
 PATIENCE = 5
 """Accepted rounds in a row that must change the objective by less than the tolerance."""

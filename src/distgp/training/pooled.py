@@ -24,7 +24,8 @@ from distgp.training.base import Algorithm, Message, Reply, counters
 from distgp.training.layout import Layout
 from distgp.training.priors import log_prior
 from distgp.training.steps import State
-from distgp.training.task import ShardGroup, Task
+from distgp.training.task import Task
+from distgp.workers import ShardGroup
 
 SUMS = ("AAt", "Ay", "trace")
 """The sums that depend on θ and Z."""

@@ -1,11 +1,10 @@
-"""What is trained, and where: the objective with its gradient, and the shards' whereabouts."""
+"""What is trained: the objective with its gradient."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,11 +13,9 @@ from distgp.experts import Expert
 from distgp.experts.base import chunk_rows
 from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
-from distgp.shards import Shard, stack
+from distgp.shards import Shard
 from distgp.training.layout import Layout
 from distgp.training.priors import Prior, log_prior
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,43 +25,6 @@ class Task:
     expert: Expert
     layout: Layout
     priors: Mapping[str, Prior] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class ShardGroup:
-    """Shards that live together, as a batch; `first` is the number of the first among all."""
-
-    shards: Shard
-    first: int = 0
-
-    @property
-    def size(self) -> int:
-        """How many shards."""
-        return self.shards.batch[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Workers:
-    """All shards, in groups. Training reaches them through `map` alone."""
-
-    groups: tuple[ShardGroup, ...]
-
-    @staticmethod
-    def of(shards: Sequence[Shard]) -> Workers:
-        """One group, in this process."""
-        return Workers((ShardGroup(stack(shards)),))
-
-    def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
-        """function(group, *arguments) for every group, in order."""
-        return [function(group, *arguments) for group in self.groups]
-
-    def sizes(self) -> Tensor:
-        """n_i of all shards, (M,)."""
-        return torch.cat(self.map(_sizes))
-
-
-def _sizes(group: ShardGroup) -> Tensor:
-    return group.shards.sizes
 
 
 def evaluate(

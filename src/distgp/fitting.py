@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -14,9 +13,10 @@ from torch import Tensor
 from distgp.aggregation import Ensemble, Group
 from distgp.choices import LARGEST_INDUCING, TRAINING_INDUCING
 from distgp.experts import Expert, Parameters, SparseExpert, inducing
-from distgp.partition import central_set
-from distgp.shards import Shard, stack
+from distgp.kernels import Kernel
+from distgp.shards import Shard, stack, unstack
 from distgp.training import Algorithm, Fact, Independent, TrainingResult, train
+from distgp.workers import ShardGroup, Workers
 
 Inducing: TypeAlias = int | Literal["auto"] | Tensor
 LEAST_NOISE = 1e-6
@@ -61,46 +61,47 @@ class Fitted:
     training: TrainingResult | None
 
 
-def fit_experts(recipe: Recipe, shards: Sequence[Shard]) -> Fitted:
+def fit_experts(recipe: Recipe, workers: Workers) -> Fitted:
     """The whole way, for one target."""
     theta, result = recipe.start, None
     if recipe.algorithm is not None:
-        result = _train(recipe, recipe.algorithm, shards)
+        result = _train(recipe, recipe.algorithm, workers)
         theta = result.parameters
     if recipe.sparse and not recipe.independent:
-        theta = replace(theta, inducing=_inducing(recipe, theta, shards, None))
-    return Fitted(theta, Ensemble.condition(recipe.expert, theta, shards), result)
+        theta = replace(theta, inducing=_inducing(recipe, theta, workers, None))
+    return Fitted(theta, Ensemble.condition(recipe.expert, theta, workers), result)
 
 
-def _train(recipe: Recipe, algorithm: Algorithm, shards: Sequence[Shard]) -> TrainingResult:
+def _train(recipe: Recipe, algorithm: Algorithm, workers: Workers) -> TrainingResult:
     """θ from a sample of the rows. Sparse: in two stages, the inducing inputs chosen anew for each."""
-    shards = [_sample(shard, _share(recipe, shards), recipe.seed) for shard in shards]
+    n = int(workers.sizes().sum())
+    share = 1.0 if recipe.training_rows is None else min(1.0, recipe.training_rows / n)
+    sample = workers.sampled(share, recipe.seed)
     options: dict[str, Any] = {
-        "bounds": recipe.bounds | {"noise": (LEAST_NOISE * _variance(shards), float("inf"))},
+        "bounds": recipe.bounds | {"noise": (LEAST_NOISE * _variance(sample), float("inf"))},
         "tolerance": TOLERANCE,
         "verbose": recipe.verbose,
     }
     if not recipe.sparse:
-        start = _best_start(recipe, recipe.start, shards)
-        return train(algorithm, recipe.expert, start, shards, **options)
+        start = _best_start(recipe, recipe.start, sample)
+        return train(algorithm, recipe.expert, start, sample, **options)
+    start = _best_start(recipe, _spread_inducing(recipe, recipe.start, sample), sample)
     if recipe.independent:
-        start = _best_start(recipe, _spread_inducing(recipe, recipe.start, shards), shards)
-        start = replace(start, inducing=_own_inducing(recipe, start, shards))
-        return train(algorithm, recipe.expert, start, shards, own=["inducing"], **options)
+        start = replace(start, inducing=_own_inducing(recipe, start, sample))
+        return train(algorithm, recipe.expert, start, sample, own=["inducing"], **options)
     once = isinstance(recipe.inducing, Tensor) or algorithm.n_iter < len(TRAINING_INDUCING)
     caps = TRAINING_INDUCING[-1:] if once else TRAINING_INDUCING
-    theta = _best_start(recipe, _spread_inducing(recipe, recipe.start, shards), shards)
-    results = []
+    theta, results = start, []
     for stage in range(len(caps)):
         if stage:
-            theta = replace(theta, inducing=_inducing(recipe, theta, shards, caps[stage]))
+            theta = replace(theta, inducing=_inducing(recipe, theta, sample, caps[stage]))
         part = _part(algorithm, stage, len(caps))
-        results.append(train(part, recipe.expert, theta, shards, fixed=["inducing"], **options))
+        results.append(train(part, recipe.expert, theta, sample, fixed=["inducing"], **options))
         theta = results[-1].parameters
     return _joined(results)
 
 
-def _spread_inducing(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> Parameters:
+def _spread_inducing(recipe: Recipe, theta: Parameters, workers: Workers) -> Parameters:
     """θ with inducing inputs that know nothing of θ yet: k-means centres of a sample.
 
     The greedy rule would put only a few where θ starts with long lengthscales, and with those few
@@ -108,14 +109,13 @@ def _spread_inducing(recipe: Recipe, theta: Parameters, shards: Sequence[Shard])
     """
     if isinstance(recipe.inducing, Tensor):
         return replace(theta, inducing=recipe.inducing)
-    n = sum(shard.n for shard in shards)
-    sample = central_set(shards, min(inducing.SAMPLE, n), recipe.seed)
+    X = workers.central(inducing.SAMPLE, recipe.seed).X
     asked = TRAINING_INDUCING[0] if recipe.inducing == "auto" else recipe.inducing
-    m = min(asked, TRAINING_INDUCING[0], len(torch.unique(sample.X, dim=0)))
-    return replace(theta, inducing=inducing.kmeans(sample.X, m, recipe.seed))
+    m = min(asked, TRAINING_INDUCING[0], len(torch.unique(X, dim=0)))
+    return replace(theta, inducing=inducing.kmeans(X, m, recipe.seed))
 
 
-def _best_start(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> Parameters:
+def _best_start(recipe: Recipe, theta: Parameters, workers: Workers) -> Parameters:
     """θ, or θ with shorter lengthscales where those explain the data better: one round each.
 
     Started too long, training can end where all is noise.
@@ -130,7 +130,7 @@ def _best_start(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> P
             if name.endswith("lengthscale")
         }
         start = replace(theta, kernel=theta.kernel.with_parameters(lengths))
-        found = train(Fact(n_iter=1), recipe.expert, start, shards).objective
+        found = train(Fact(n_iter=1), recipe.expert, start, workers).objective
         candidates.append((found, factor, start))
     finite = [candidate for candidate in candidates if math.isfinite(candidate[0])]
     return min(finite)[2] if finite else theta
@@ -151,57 +151,55 @@ def _joined(results: list[TrainingResult]) -> TrainingResult:
     return replace(results[-1], history=history)
 
 
-def _inducing(
-    recipe: Recipe, theta: Parameters, shards: Sequence[Shard], cap: int | None
-) -> Tensor:
+def _inducing(recipe: Recipe, theta: Parameters, workers: Workers, cap: int | None) -> Tensor:
     """Z as given, or by the greedy rule for θ, from a sample of all shards.
 
     They stay where the rule puts them: that is as good as descent, and far cheaper.
     """
     if isinstance(recipe.inducing, Tensor):
         return recipe.inducing
-    n = sum(shard.n for shard in shards)
     asked = LARGEST_INDUCING if recipe.inducing == "auto" else recipe.inducing
-    m = min(asked, n, cap or n)
-    sample = central_set(shards, min(max(inducing.SAMPLE, 4 * m), n), recipe.seed)
+    m = min(asked, cap or asked)
+    X = workers.central(max(inducing.SAMPLE, 4 * m), recipe.seed).X
+    m = min(m, len(X))
     if recipe.inducing != "auto":
-        return inducing.first_greedy(sample.X, theta.kernel, m, recipe.seed)
+        return inducing.first_greedy(X, theta.kernel, m, recipe.seed)
     with warnings.catch_warnings():  # that the rule ends at its cap is no news here
         warnings.simplefilter("ignore", inducing.InducingWarning)
-        Z = inducing.greedy(sample.X, theta.kernel, float(theta.noise), recipe.seed, largest=m)
+        Z = inducing.greedy(X, theta.kernel, float(theta.noise), recipe.seed, largest=m)
     if cap is None:
         return Z
     # While training goes on, twice what the rule asks for: room for shorter lengthscales.
-    return inducing.first_greedy(sample.X, theta.kernel, min(m, 2 * len(Z)), recipe.seed)
+    return inducing.first_greedy(X, theta.kernel, min(m, 2 * len(Z)), recipe.seed)
 
 
-def _own_inducing(recipe: Recipe, theta: Parameters, shards: Sequence[Shard]) -> Tensor:
+def _own_inducing(recipe: Recipe, theta: Parameters, workers: Workers) -> Tensor:
     """One set an expert, all of one size: by itself a tenth of the shard, as in the paper."""
+    sizes = workers.sizes()
     if isinstance(recipe.inducing, Tensor):
-        return recipe.inducing.expand(len(shards), *recipe.inducing.shape[-2:])
-    least = min(shard.n for shard in shards)
+        return recipe.inducing.expand(len(sizes), *recipe.inducing.shape[-2:])
+    least = int(sizes.min())
     asked = max(16, least // 10) if recipe.inducing == "auto" else recipe.inducing
     m = min(asked, least, TRAINING_INDUCING[-1] if recipe.inducing == "auto" else least)
-    return torch.stack([inducing.first_greedy(s.X, theta.kernel, m, recipe.seed) for s in shards])
+    return torch.cat(workers.map(_greedy_in_group, theta.kernel, m, recipe.seed))
 
 
-def _share(recipe: Recipe, shards: Sequence[Shard]) -> float:
-    """The share of its rows that each shard trains on."""
-    n = sum(shard.n for shard in shards)
-    return 1.0 if recipe.training_rows is None else min(1.0, recipe.training_rows / n)
+def _greedy_in_group(group: ShardGroup, kernel: Kernel, m: int, seed: int) -> Tensor:
+    shards = unstack(group.shards)
+    return torch.stack([inducing.first_greedy(shard.X, kernel, m, seed) for shard in shards])
 
 
-def _sample(shard: Shard, share: float, seed: int) -> Shard:
-    """A random share of a shard's rows, one at least, which depends on the rows' numbers alone."""
-    if share >= 1.0:
-        return shard
-    return central_set([shard], max(1, round(share * shard.n)), seed)
-
-
-def _variance(shards: Sequence[Shard]) -> float:
+def _variance(workers: Workers) -> float:
     """The targets' variance, or 1 where they do not vary."""
-    found = float(torch.cat([shard.y for shard in shards]).double().var(unbiased=False))
+    moments = torch.stack(workers.map(_target_moments)).sum(0)
+    found = float(moments[2] / moments[0] - (moments[1] / moments[0]).square())
     return found if found > 0 else 1.0
+
+
+def _target_moments(group: ShardGroup) -> Tensor:
+    """n, Σy and Σy²; y is standardised, so that nothing is lost."""
+    y = torch.cat([shard.y for shard in unstack(group.shards)]).double()
+    return torch.stack([y.new_tensor(len(y)), y.sum(), y.square().sum()]).cpu()
 
 
 def new_expert(recipe: Recipe, theta: Parameters, shard: Shard, number: int) -> Group:
@@ -212,7 +210,7 @@ def new_expert(recipe: Recipe, theta: Parameters, shard: Shard, number: int) -> 
     own = theta[0]
     if recipe.algorithm is not None:
         alone = replace(recipe, inducing="auto" if own.inducing is None else len(own.inducing))
-        own = _train(alone, recipe.algorithm, [shard]).parameters[0]
+        own = _train(alone, recipe.algorithm, Workers.of([shard])).parameters[0]
     every = Parameters(
         own.kernel.with_parameters({k: v[None] for k, v in own.kernel.parameters().items()}),
         own.noise[None],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from distgp import choices, linalg
 from distgp.aggregation import AGGREGATORS, Aggregator, Combined, Ensemble, Group
+from distgp.engines import Local
 from distgp.experts import Parameters
 from distgp.scaling import Scaling
 from distgp.training import TrainingResult
@@ -80,6 +83,12 @@ class Model:
         normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(X), size)))
         return self.scaling.mean(self.combined.mean(inputs)[:, None] + L @ normal.to(L))
 
+    def gathered(self) -> Model:
+        """The same model with its experts in this process."""
+        if isinstance(self.ensemble.where, Local):
+            return self
+        return replace(here(self, {}), others={})
+
     def with_group(self, group: Group, aggregation: str | Aggregator) -> Model:
         """The same model with more experts."""
         ensemble = self.ensemble.extended(group)
@@ -101,3 +110,24 @@ def resolve(aggregation: str | Aggregator, ensemble: Ensemble) -> Aggregator:
     if isinstance(aggregation, str) and aggregation == "auto":
         return choices.aggregator(ensemble)
     return choices.by_name("aggregation", aggregation, AGGREGATORS, Aggregator)
+
+
+def here(value: Any, seen: dict[int, Any]) -> Any:
+    """A tree with every ensemble in it brought to this process; what is shared stays shared."""
+    if id(value) in seen:
+        return seen[id(value)]
+    made = value
+    if isinstance(value, Ensemble):
+        made = Ensemble(value.where.here(), value.about)
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = {spec.name: getattr(value, spec.name) for spec in fields(value) if spec.init}
+        moved = {name: here(part, seen) for name, part in parts.items()}
+        if any(moved[name] is not parts[name] for name in parts):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what there was to say was said in fitting
+                made = replace(value, **moved)
+    elif isinstance(value, tuple):
+        items = tuple(here(item, seen) for item in value)
+        made = value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    seen[id(value)] = made
+    return made

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from distgp import choices, metrics, persistence
 from distgp.aggregation import Aggregator
+from distgp.engines import Engine, Placement
 from distgp.experts import Expert, Parameters
 from distgp.fitting import fit_experts, new_expert
 from distgp.kernels import Kernel
@@ -24,6 +25,7 @@ from distgp.model import Model
 from distgp.scaling import Scaling
 from distgp.settings import Settings
 from distgp.shards import Shard
+from distgp.sources import Rows, place, with_target
 from distgp.training import Algorithm
 
 
@@ -48,7 +50,8 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         learning_rate: of methods that have one; None for the method's own default.
         training_rows: rows that training looks at, None for all, or "auto": 10,000 for sparse experts,
             all for exact ones. Experts are always conditioned on every row.
-        engine: where the experts live: "local".
+        engine: where the experts live: "local", this process; "ray", a Ray cluster (that of RAY_ADDRESS, or
+            one started on this machine); or an Engine object, which stays yours to close.
         device: "cpu", "cuda", …
         dtype: "float64" or "float32".
         normalize: whether inputs and target are standardised first. Kernel and noise are then those
@@ -87,7 +90,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         n_iter: int | None = None,
         learning_rate: float | None = None,
         training_rows: int | str | None = "auto",
-        engine: str = "local",
+        engine: str | Engine = "local",
         device: str = "cpu",
         dtype: str = "float64",
         normalize: bool = True,
@@ -118,24 +121,52 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         targets = y[:, None] if y.ndim == 1 else y
         settings = self._settings(len(X))
         settings.check_targets(targets)
-        n_experts = settings.number_of_experts()
-        if n_experts is None:
-            n_experts = self._cross_validate(X, y, settings.seed)
+        if settings.number_of_experts() is None:
+            settings = replace(settings, n_experts=self._cross_validate(X, y, settings.seed))
         like = settings.like()
         scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
+        engine = settings.open_engine()
+        n_experts = settings.number_of_experts(engine.workers)
+        assert n_experts is not None
         shards = settings.divide(scalings[0].inputs(X, like), n_experts)
+        scaled = [s.targets(column, like) for s, column in zip(scalings, targets.T, strict=True)]
+        rows = place(engine, shards, torch.stack(scaled, -1))
+        del shards, scaled
+        self._fit_placed(settings, engine, rows, scalings, y.ndim == 1)
+        return self
+
+    def _fit_placed(
+        self,
+        settings: Settings,
+        engine: Engine,
+        rows: Placement[Rows],
+        scalings: list[Scaling],
+        one_target: bool,
+    ) -> None:
+        """Train, condition and combine, where the rows are; only then is anything replaced."""
         models = []
-        for scaling, column in zip(scalings, targets.T, strict=True):
-            y_scaled = scaling.targets(column, like)
-            own = [replace(shard, y=y_scaled[shard.rows]) for shard in shards]
-            fitted = fit_experts(settings.recipe(scaling), own)
+        for column, scaling in enumerate(scalings):
+            fitted = fit_experts(settings.recipe(scaling), with_target(rows, column))
             models.append(
                 Model.of(
                     scaling, fitted.parameters, fitted.ensemble, self.aggregation, fitted.training
                 )
             )
-        self.models_, self._one_target, self._seed = models, y.ndim == 1, settings.seed
+        self.models_, self._one_target, self._seed = models, one_target, settings.seed
+        self.engine_ = engine
+
+    def gather(self) -> DistributedGPRegressor:
+        """Bring the experts from the workers of a cluster into this process, and let those go."""
+        check_is_fitted(self)
+        self.models_ = [model.gathered() for model in self.models_]
+        self.close()
         return self
+
+    def close(self) -> None:
+        """Let go of the workers, unless they belong to an engine of your own."""
+        engine = getattr(self, "engine_", None)
+        if engine is not None and engine is not self.engine:
+            engine.close()
 
     def partial_fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         """Add these rows as one new expert; the first call fits.
@@ -220,9 +251,10 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], Integral):
             parameters["random_state"] = self._seed
+        parameters["engine"] = "local"  # a file's experts live in the process that loads it
         state = {
             "parameters": parameters,
-            "models": self.models_,
+            "models": [model.gathered() for model in self.models_],
             "seed": self._seed,
             "one_target": self._one_target,
             "n_features": self.n_features_in_,

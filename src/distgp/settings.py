@@ -14,6 +14,7 @@ from torch import Tensor
 
 from distgp import choices
 from distgp.aggregation import GRBCM
+from distgp.engines import Engine, LocalEngine
 from distgp.experts import EXPERTS, Expert, Parameters
 from distgp.fitting import Inducing, Recipe
 from distgp.kernels import KERNELS, Kernel
@@ -26,6 +27,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 TRAINING = {"exact": "fact", "sparse": "pooled"}
 """The default method of training: with one shard, or sparse experts, that of a single GP."""
 
+ENGINES = ("local", "ray")
 REACH = 1e3
 """How far training may take the parameters of a named kernel."""
 
@@ -60,8 +62,10 @@ class Settings:
         _check_count("n_experts", self.n_experts, ("auto", "cv"))
         if np.ndim(self.n_inducing) == 0:
             _check_count("n_inducing", self.n_inducing, ("auto",))
-        if self.engine != "local":
-            raise ValueError(f"engine must be 'local', got {self.engine!r}")
+        if not isinstance(self.engine, Engine) and self.engine not in ENGINES:
+            raise ValueError(
+                f"engine must be 'local', 'ray' or an Engine object, got {self.engine!r}"
+            )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if not isinstance(self.noise, Real) or not 0 < float(self.noise) < math.inf:
@@ -112,7 +116,17 @@ class Settings:
         except (RuntimeError, AssertionError) as error:
             raise ValueError(f"device {self.device!r} is not to be had here: {error}") from error
 
-    def number_of_experts(self) -> int | None:
+    def open_engine(self) -> Engine:
+        """The engine, started if it was given by name."""
+        if isinstance(self.engine, Engine):
+            return self.engine
+        if self.engine == "ray":
+            from distgp.engines.ray import RayEngine
+
+            return RayEngine()
+        return LocalEngine()
+
+    def number_of_experts(self, workers: int = 1) -> int | None:
         """M; None where cross-validation is to find it."""
         cross_validated = isinstance(self.n_experts, str) and self.n_experts == "cv"
         if self.labels is not None:
@@ -129,7 +143,9 @@ class Settings:
         Z = self.inducing(None)
         largest = choices.LARGEST_INDUCING if isinstance(Z, str) else Z
         largest = len(largest) if isinstance(largest, Tensor) else largest
-        return choices.number_of_experts(self.n, self.kind.name, largest)
+        found = choices.number_of_experts(self.n, self.kind.name, largest)
+        # Sparse experts that share all are divided at no loss: let every worker have one.
+        return max(found, min(workers, self.n)) if self.kind.name == "sparse" else found
 
     def _labelled_experts(self, cross_validated: bool) -> int:
         assert self.labels is not None

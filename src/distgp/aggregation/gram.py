@@ -15,8 +15,8 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation.ensemble import WIDE, Ensemble, Group
-from distgp.experts import Parameters, Posterior, SparsePosterior
-from distgp.experts.base import chunk_rows
+from distgp.experts import Parameters, SparsePosterior
+from distgp.experts.base import Means, chunk_rows
 from distgp.experts.sparse import inducing_factor
 
 
@@ -59,14 +59,14 @@ class RowSums:
     Ay: Tensor  # Ay, (m_c,)
 
 
-def means_at(posteriors: list[Posterior], X: Tensor) -> Tensor:
+def means_at(means: list[Means], X: Tensor) -> Tensor:
     """F: all experts' means at the rows of X, (M, rows), in float64."""
-    return torch.cat([posterior.mean(X) for posterior in posteriors]).to(WIDE)
+    return torch.cat([part.mean(X) for part in means]).to(WIDE)
 
 
-def row_sums(group: Group, posteriors: list[Posterior], basis: Basis | None) -> RowSums:
+def row_sums(group: Group, means: list[Means], basis: Basis | None) -> RowSums:
     """One pass over a group's rows, in chunks."""
-    shards, M = group.rows(), sum(p.batch[0] for p in posteriors)
+    shards, M = group.rows(), sum(part.size for part in means)
     flat = shards.flatten()
     points, coefficients = group.posterior.representer()
     on_rows = points is shards.X  # exact experts: the RKHS terms are on the rows themselves
@@ -81,7 +81,7 @@ def row_sums(group: Group, posteriors: list[Posterior], basis: Basis | None) -> 
     for start in range(0, flat.n, size):
         part = slice(start, start + size)
         chunk = flat.take(part)
-        F, y = means_at(posteriors, chunk.X), chunk.y.to(WIDE)
+        F, y = means_at(means, chunk.X), chunk.y.to(WIDE)
         if on_rows:
             inner.index_add_(0, owner[part], (F * alpha[part]).mT)
         if chunk.mask is not None:
@@ -96,14 +96,14 @@ def row_sums(group: Group, posteriors: list[Posterior], basis: Basis | None) -> 
             AF += A @ F.mT
             Ay += A @ y
     if not on_rows:
-        inner = rkhs_inner(group, posteriors)
+        inner = rkhs_inner(group, means)
     return RowSums(FF, Fy, inner, AA, AF, Ay)
 
 
-def rkhs_inner(group: Group, posteriors: list[Posterior]) -> Tensor:
+def rkhs_inner(group: Group, means: list[Means]) -> Tensor:
     """⟨f_i, f_j⟩_H = Σ_p c_p f_j(p) over the representer (p, c_p) of f_i, (size, M)."""
     points, coefficients = group.posterior.representer()
-    F = means_at(posteriors, points.reshape(-1, points.shape[-1]))
+    F = means_at(means, points.reshape(-1, points.shape[-1]))
     return (F.reshape(len(F), *coefficients.shape) * coefficients.to(WIDE)).sum(-1).mT
 
 
@@ -164,10 +164,10 @@ def sum_of(tensors: list[Tensor]) -> Tensor:
     return torch.stack(tensors).sum(0)
 
 
-def posteriors_of(ensemble: Ensemble) -> list[Posterior]:
-    """Every group's experts, to be broadcast: their means are all that is used."""
-    return ensemble.map(_posterior)
+def means_of(ensemble: Ensemble) -> list[Means]:
+    """Every group's expert means, to be broadcast."""
+    return ensemble.map(_means)
 
 
-def _posterior(group: Group) -> Posterior:
-    return group.posterior
+def _means(group: Group) -> Means:
+    return group.posterior.means()

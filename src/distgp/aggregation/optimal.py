@@ -23,8 +23,8 @@ from distgp.aggregation.gram import (
     NormalEquations,
     central_basis,
     means_at,
+    means_of,
     normal_equations,
-    posteriors_of,
     rkhs_inner,
     row_sums,
     shared_inducing_equations,
@@ -101,15 +101,15 @@ class Opt(Aggregator):
             return shared_inducing_equations(ensemble)
         if self.n_eval is not None:
             return self._sampled(ensemble, self.n_eval)
-        sums = ensemble.map(row_sums, posteriors_of(ensemble), None)
+        sums = ensemble.map(row_sums, means_of(ensemble), None)
         return normal_equations(ensemble, sums, ensemble.shares_hyperparameters)
 
     def _sampled(self, ensemble: Ensemble, size: int) -> NormalEquations:
-        posteriors, sample = posteriors_of(ensemble), ensemble.central(size, self.seed)
-        F, scale = means_at(posteriors, sample.X), float(ensemble.sizes().sum()) / sample.n
+        means, sample = means_of(ensemble), ensemble.central(size, self.seed)
+        F, scale = means_at(means, sample.X), float(ensemble.sizes().sum()) / sample.n
         G, b = scale * F @ F.mT, scale * F @ sample.y.to(WIDE)
         if ensemble.shares_hyperparameters:
-            inner = ensemble.map(rkhs_inner, posteriors)
+            inner = ensemble.map(rkhs_inner, means)
             G = G + ensemble.noise().to(WIDE) * symmetric(inner)
         return NormalEquations(G, b)
 

@@ -20,7 +20,7 @@ from distgp.aggregation.gram import (
     WIDE,
     NormalEquations,
     means_at,
-    posteriors_of,
+    means_of,
     rkhs_inner,
     symmetric,
 )
@@ -67,9 +67,9 @@ class OptPrinted(Aggregator):
 
     def equations(self, ensemble: Ensemble) -> tuple[NormalEquations, torch.Tensor]:
         """G_lk = Σ_c f_l(x_c)f_k(x_c) + λ⟨f_l, f_k⟩_H and b = diag G, and the central inputs X_c."""
-        central, posteriors = ensemble.central(ensemble.size, self.seed), posteriors_of(ensemble)
-        F = means_at(posteriors, central.X)
-        inner = ensemble.map(rkhs_inner, posteriors)
+        central, means = ensemble.central(ensemble.size, self.seed), means_of(ensemble)
+        F = means_at(means, central.X)
+        inner = ensemble.map(rkhs_inner, means)
         lam = ensemble.noise().to(WIDE) if self.lam is None else self.lam
         G = F @ F.mT + lam * symmetric(inner)
         return NormalEquations(G, G.diagonal()), central.X

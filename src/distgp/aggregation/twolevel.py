@@ -23,8 +23,8 @@ from distgp.aggregation.gram import (
     RowSums,
     central_basis,
     means_at,
+    means_of,
     normal_equations,
-    posteriors_of,
     row_sums,
     sum_of,
 )
@@ -66,9 +66,9 @@ class TwoLevel(Aggregator):
             inputs = self.central
             if inputs is None:
                 inputs = ensemble.central(self.n_central, self.seed).X
-            basis, posteriors = central_basis(ensemble.parameters, inputs), posteriors_of(ensemble)
-            sums = ensemble.map(row_sums, posteriors, basis)
-            F_c = means_at(posteriors, inputs)
+            basis, means = central_basis(ensemble.parameters, inputs), means_of(ensemble)
+            sums = ensemble.map(row_sums, means, basis)
+            F_c = means_at(means, inputs)
             beta, gamma, LB = eliminate(ensemble, sums, basis, F_c)
             rule = self._variance(ensemble, basis, LB, sums)
         return WeightedCombined(

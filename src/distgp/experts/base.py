@@ -37,6 +37,32 @@ class Prediction:
         return Prediction(self.mean, self.variance + noise[..., None])
 
 
+class Means(ABC):
+    """The experts' means and nothing else of them: what is sent where other rows are."""
+
+    travels_as: ClassVar[str] = "means"
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> Tensor:
+        """One row of coefficients an expert, (M, p)."""
+
+    @abstractmethod
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """All means at all rows of X at once, (M, N)."""
+
+    @property
+    def size(self) -> int:
+        """How many experts."""
+        return len(self.coefficients)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """All means at the rows of X, (M, N), in bounded memory."""
+        rows = chunk_rows(self.coefficients.numel(), X.device)
+        with torch.no_grad():
+            return torch.cat([self.mean_chunk(chunk) for chunk in X.split(rows, -2)], -1)
+
+
 class Posterior(ABC):
     """f given one shard, or a batch of shards."""
 
@@ -59,6 +85,10 @@ class Posterior(ABC):
     @abstractmethod
     def batch(self) -> torch.Size:
         """The leading batch dimensions: one entry per expert."""
+
+    @abstractmethod
+    def means(self) -> Means:
+        """The means of a batch of experts, without what only variances need."""
 
     @abstractmethod
     def representer(self) -> tuple[Tensor, Tensor]:

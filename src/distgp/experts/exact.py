@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from distgp import linalg
 from distgp.experts.base import (
     Expert,
+    Means,
     Posterior,
     Prediction,
     latent_variance,
@@ -103,6 +104,10 @@ class ExactPosterior(Posterior):
         """One entry per expert."""
         return self.alpha.shape[:-1]
 
+    def means(self) -> ExactMeans:
+        """Without L."""
+        return ExactMeans(self.parameters, self.shard.X, self.alpha)
+
     def representer(self) -> tuple[Tensor, Tensor]:
         """The training rows and α."""
         return self.shard.X, self.alpha
@@ -145,3 +150,22 @@ class ExactPosterior(Posterior):
 
     def _mean(self, K: Tensor) -> Tensor:
         return (self.alpha[..., None, :] @ K)[..., 0, :]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMeans(Means):
+    """k(x, X_i)ᵀα_i for all experts i; α is zero on padding."""
+
+    parameters: Parameters
+    points: Tensor
+    alpha: Tensor
+
+    @property
+    def coefficients(self) -> Tensor:
+        """α."""
+        return self.alpha
+
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """One kernel block an expert."""
+        K = self.parameters.kernel(X, self.points)
+        return (K @ self.alpha[..., None])[..., 0]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
-from distgp.experts.base import Expert, Posterior, Prediction, chunk_rows, latent_variance
+from distgp.experts.base import Expert, Means, Posterior, Prediction, chunk_rows, latent_variance
 from distgp.experts.parameters import Parameters
 from distgp.shards import Shard
 
@@ -216,6 +216,10 @@ class SparsePosterior(Posterior):
         eye = torch.eye(self.Lu.shape[-1], dtype=self.Lu.dtype, device=self.Lu.device)
         return eye - linalg.cholesky_inverse(self.factors.LB)
 
+    def means(self) -> SparseMeans:
+        """Without L_B and the sums."""
+        return SparseMeans(self.parameters, self.Lu, self.weights)
+
     def representer(self) -> tuple[Tensor, Tensor]:
         """The inducing inputs and L_u⁻ᵀ w."""
         w = self.weights[..., None]
@@ -273,3 +277,23 @@ class SparsePosterior(Posterior):
 
     def _mean(self, v: Tensor) -> Tensor:
         return (self.weights[..., None, :] @ v)[..., 0, :]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMeans(Means):
+    """v(x)ᵀw_i for all experts i."""
+
+    parameters: Parameters
+    Lu: Tensor
+    weights: Tensor
+
+    @property
+    def coefficients(self) -> Tensor:
+        """w."""
+        return self.weights
+
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """Once v(x) where the inducing inputs are shared, else for every expert."""
+        K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
+        v = linalg.solve_lower(self.Lu, K)
+        return (self.weights[..., None, :] @ v)[..., 0, :].to(X.dtype)

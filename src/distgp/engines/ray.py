@@ -19,7 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp.engines.base import Engine, EngineError, Item, Placement, Result, Traffic
+from distgp.engines.base import (
+    Engine,
+    EngineError,
+    Item,
+    Placement,
+    Result,
+    Traffic,
+    measured,
+)
 
 try:
     import ray
@@ -29,6 +37,8 @@ except ImportError as error:  # pragma: no cover - depends on the installation
         "engine='ray' needs Ray, which is not installed: pip install 'distgp[ray]'"
     ) from error
 
+START_LIMIT = 120.0
+"""Seconds that new workers may take to start."""
 SMALL = 2**16
 """Bytes of arguments up to which they travel with each call; more go once through the object store."""
 
@@ -71,12 +81,43 @@ class _Worker:
 
 @dataclass(frozen=True)
 class _Step:
-    """How an item came onto the shelf: from its parent, or from the worker's source."""
+    """How an item came onto the shelves: from its parent, or from each worker's source."""
 
     key: int
     parent: int | None
     function: Callable[..., Any] | None
-    arguments: Any  # an object reference, or the arguments
+    arguments: Any  # the arguments or a reference to them; of the first step, the workers' sources
+
+
+_OPEN: weakref.WeakSet[RayEngine] = weakref.WeakSet()
+_STARTED_HERE: list[bool] = []
+"""Not empty while this module has connected the process to a cluster."""
+
+
+def _join(address: str | None) -> None:
+    """Connect to a cluster, or start one, unless the process is connected already."""
+    if ray.is_initialized():
+        if address not in (None, "auto") and not _STARTED_HERE:
+            raise EngineError(
+                f"this process is connected to a Ray cluster already, so it cannot join {address!r}: "
+                "call ray.shutdown() first, or leave out the address"
+            )
+        return
+    try:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise EngineError(
+            f"no Ray cluster to be had at {address or 'this machine'}: {error}"
+        ) from error
+    _STARTED_HERE.append(True)
+
+
+def _leave() -> None:
+    """Disconnect, and stop a cluster that was started here, once no engine is open."""
+    if _STARTED_HERE and not len(_OPEN):
+        _STARTED_HERE.clear()
+        if ray.is_initialized():
+            ray.shutdown()
 
 
 class RayEngine(Engine):
@@ -103,13 +144,12 @@ class RayEngine(Engine):
         self.retries, self.time_limit = retries, time_limit
         self.cpus, self.gpus = cpus, gpus
         self.traffic = Traffic()
-        self._started = not ray.is_initialized()
-        if self._started:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False)
+        _join(address)
+        _OPEN.add(self)
         _register("cpu")
         self._asked = workers
         self._keys = itertools.count()
-        self._placements: weakref.WeakSet[RayPlacement[Any]] = weakref.WeakSet()
+        self._pool = _Pool(self)
         self._open = True
 
     @property
@@ -134,14 +174,16 @@ class RayEngine(Engine):
             raise EngineError("this engine is closed: make a new one")
         for source in sources:
             self.traffic.send(source)
-        crew = _Crew(self, [ray.put(source) for source in sources], list(names))
-        step = _Step(next(self._keys), None, None, None)
-        placement: RayPlacement[Item] = RayPlacement(crew, (step,), tuple(range(len(sources))))
-        crew.run(placement.members, lambda w: crew.replay(w, placement.steps), build=False)
-        self._placements.add(placement)
+        if len(sources) > self._pool.grow(len(sources)):
+            raise ValueError(f"expected at most {self.workers} sources, got {len(sources)}")
+        step = _Step(self.next_key(), None, None, [ray.put(source) for source in sources])
+        members = tuple(range(len(sources)))
+        placement: RayPlacement[Item] = RayPlacement(self, (step,), members, tuple(names))
+        self._pool.run(members, lambda w: self._pool.replay(w, (step,)), names)
         return placement
 
-    def _actor(self) -> Any:
+    def actor(self) -> Any:
+        """A new worker."""
         device = "cuda" if self.gpus else "cpu"
         threads = max(1, int(self.cpus))
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0}
@@ -156,10 +198,9 @@ class RayEngine(Engine):
         if not self._open:
             return
         self._open = False
-        for placement in list(self._placements):
-            placement.crew.dismiss()
-        if self._started and ray.is_initialized():
-            ray.shutdown()
+        self._pool.dismiss()
+        _OPEN.discard(self)
+        _leave()
 
     def __del__(self) -> None:
         try:
@@ -168,51 +209,68 @@ class RayEngine(Engine):
             return
 
 
-class _Crew:
-    """The actors that hold the items of one data set, and what they are to do when one is lost."""
+class _Pool:
+    """The actors of an engine, and how a lost one is replaced."""
 
-    def __init__(self, engine: RayEngine, sources: list[Any], names: list[str]) -> None:
-        self.engine, self.sources, self.names = engine, sources, names
-        self.actors = [engine._actor() for _ in sources]
+    def __init__(self, engine: RayEngine) -> None:
+        self.engine = weakref.proxy(engine)
+        self.actors: list[Any] = []
         self.live: weakref.WeakSet[RayPlacement[Any]] = weakref.WeakSet()
 
-    def replay(self, worker: int, steps: tuple[_Step, ...]) -> Any:
-        """Have a worker make everything along the way to an item; the last call's reference."""
+    def grow(self, size: int) -> int:
+        """Have this many actors, or as many as the engine may; how many there are."""
+        new = [self.engine.actor() for _ in range(len(self.actors), min(size, self.engine.workers))]
+        self.actors += new
+        waiting = [actor.pid.remote() for actor in new]
+        ready, late = (
+            ray.wait(waiting, num_returns=len(waiting), timeout=START_LIMIT) if new else ([], [])
+        )
+        if late:
+            del self.actors[-len(new) :]
+            raise EngineError(
+                f"{len(late)} of {len(new)} new workers did not start within {START_LIMIT:g} s: each needs "
+                f"{self.engine.cpus:g} CPUs and {self.engine.gpus:g} GPUs, and of the cluster's "
+                f"{ray.cluster_resources().get('CPU', 0):g} CPUs "
+                f"{ray.available_resources().get('CPU', 0):g} are free. Use fewer workers, or free some"
+            )
+        del ready
+        return len(self.actors)
+
+    def replay(self, worker: int, steps: Sequence[_Step]) -> Any:
+        """Have a worker take these steps; a reference to the last."""
         actor, reference = self.actors[worker], None
         for step in steps:
             if step.parent is None:
-                reference = actor.make.remote(step.key, self.sources[worker])
+                reference = actor.make.remote(step.key, step.arguments[worker])
             else:
                 reference = actor.derive.remote(
                     step.key, step.parent, step.function, step.arguments
                 )
         return reference
 
-    def renew(self, worker: int) -> None:
-        """An empty actor in the place of a lost one."""
-        ray.kill(self.actors[worker], no_restart=True)
-        self.actors[worker] = self.engine._actor()
-
     def rebuild(self, worker: int) -> None:
         """A new actor with all that the lost one held."""
-        self.renew(worker)
-        live = sorted(self.live, key=lambda placement: placement.key)
+        ray.kill(self.actors[worker], no_restart=True)
+        self.actors[worker] = self.engine.actor()
+        live = [placement for placement in self.live if worker in placement.held]
         steps = {step.key: step for placement in live for step in placement.steps}
-        ray.get(self.replay(worker, tuple(steps[key] for key in sorted(steps))))
+        if steps:
+            ray.get(self.replay(worker, [steps[key] for key in sorted(steps)]))
         for key in steps.keys() - {placement.key for placement in live}:
             self.actors[worker].forget.remote(key)
 
     def run(
-        self, members: Sequence[int], submit: Callable[[int], Any], build: bool = True
+        self, members: Sequence[int], submit: Callable[[int], Any], names: Sequence[str]
     ) -> list[Any]:
         """One round: submit(worker) for every member, lost ones replaced and repeated."""
         begin, attempts = time.monotonic(), dict.fromkeys(members, 0)
+        called = dict(zip(members, names, strict=True))
         results: dict[int, Any] = {}
         pending = {submit(worker): worker for worker in members}
         while pending:
             ready, _ = ray.wait(list(pending), timeout=self._time_left(begin))
             if not ready:
-                late = ", ".join(self.names[w] for w in pending.values())
+                late = ", ".join(called[w] for w in pending.values())
                 raise EngineError(
                     f"a round took longer than its limit of {self.engine.time_limit:g} s; still at work: "
                     f"{late}. Raise time_limit, or use more or smaller shards"
@@ -221,33 +279,30 @@ class _Crew:
             try:
                 results[worker] = ray.get(ready[0])
             except RayTaskError as error:
-                raise error.cause if isinstance(error.cause, Exception) else error from error
+                raise _cause(error) from None
             except RayError as error:
-                self._replace(worker, attempts, error, build)
+                self._replace(worker, called[worker], attempts, error)
                 pending[submit(worker)] = worker
         return [results[worker] for worker in members]
 
-    def _replace(
-        self, worker: int, attempts: dict[int, int], error: Exception, build: bool
-    ) -> None:
+    def _replace(self, worker: int, name: str, attempts: dict[int, int], error: Exception) -> None:
         """A new actor for a lost one; again if that is lost too, until the retries are used up."""
         while True:
             attempts[worker] += 1
             if attempts[worker] > self.engine.retries:
                 said = str(error).strip().splitlines()[0]
                 raise EngineError(
-                    f"the worker with {self.names[worker]} was lost {attempts[worker]} times in one "
-                    f"round, and {self.engine.retries} retries are allowed: {said}"
+                    f"the worker with {name} was lost {attempts[worker]} times in one round, and "
+                    f"{self.engine.retries} retries are allowed: {said}"
                 ) from error
             try:
-                self.rebuild(worker) if build else self.renew(worker)
+                self.rebuild(worker)
                 return
             except RayTaskError as failure:
-                cause = failure.cause if isinstance(failure.cause, Exception) else failure
                 raise EngineError(
-                    f"the worker with {self.names[worker]} was lost, and making its part again failed: "
-                    f"{cause}"
-                ) from cause
+                    f"the worker with {name} was lost, and making its part again failed: "
+                    f"{_cause(failure)}"
+                ) from failure
             except RayError as again:
                 error = again
 
@@ -260,14 +315,29 @@ class _Crew:
         if ray.is_initialized():
             for actor in self.actors:
                 ray.kill(actor, no_restart=True)
+        self.actors.clear()
+
+
+def _cause(error: RayTaskError) -> Exception:
+    """What went wrong on the worker, as it was raised there."""
+    return error.cause if isinstance(error.cause, Exception) else error
 
 
 class RayPlacement(Placement[Item], Generic[Item]):
-    """Items on the shelves of a crew's actors."""
+    """Items on the shelves of an engine's actors."""
 
-    def __init__(self, crew: _Crew, steps: tuple[_Step, ...], members: tuple[int, ...]) -> None:
-        self.crew, self.steps, self.members = crew, steps, members
-        crew.live.add(self)
+    def __init__(
+        self,
+        engine: RayEngine,
+        steps: tuple[_Step, ...],
+        members: tuple[int, ...],
+        names: tuple[str, ...],
+        held: tuple[int, ...] | None = None,
+    ) -> None:
+        self.engine, self.steps, self.members, self.names = engine, steps, members, names
+        self.held = members if held is None else held
+        """Workers that have anything under the key, if only None."""
+        engine._pool.live.add(self)
 
     @property
     def key(self) -> int:
@@ -276,26 +346,26 @@ class RayPlacement(Placement[Item], Generic[Item]):
 
     def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
         """All workers at once."""
-        return self._round(self.members, function, arguments)
+        return self._round(len(self.members), function, arguments)
 
     def first(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """The first worker alone."""
-        return self._round(self.members[:1], function, arguments)[0]
+        return self._round(1, function, arguments)[0]
 
     def derive(self, function: Callable[..., Any], *arguments: Any) -> RayPlacement[Any]:
         """Each worker puts what it makes onto its own shelf."""
-        crew = self.crew
         sent = self._sent(arguments, len(self.members))
-        step = _Step(crew.engine.next_key(), self.key, function, sent)
-        actors = crew.actors
-        made = crew.run(
+        step = _Step(self.engine.next_key(), self.key, function, sent)
+        pool = self.engine._pool
+        made = pool.run(self.members, lambda w: pool.replay(w, [step]), self.names)
+        there = [i for i, kept in enumerate(made) if kept]
+        return RayPlacement(
+            self.engine,
+            (*self.steps, step),
+            tuple(self.members[i] for i in there),
+            tuple(self.names[i] for i in there),
             self.members,
-            lambda w: actors[w].derive.remote(step.key, self.key, function, sent),
         )
-        kept = tuple(w for w, there in zip(self.members, made, strict=True) if there)
-        placement: RayPlacement[Any] = RayPlacement(crew, (*self.steps, step), kept)
-        crew.engine._placements.add(placement)
-        return placement
 
     def here(self) -> tuple[Item, ...]:
         """A copy of every item."""
@@ -303,31 +373,33 @@ class RayPlacement(Placement[Item], Generic[Item]):
 
     def pids(self) -> list[int]:
         """The processes of the workers."""
-        return ray.get([self.crew.actors[w].pid.remote() for w in self.members])
+        actors = self.engine._pool.actors
+        return ray.get([actors[w].pid.remote() for w in self.members])
 
     def _round(
-        self, members: tuple[int, ...], function: Callable[..., Any], arguments: tuple[Any, ...]
+        self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> list[Any]:
-        sent, actors = self._sent(arguments, len(members)), self.crew.actors
-        results = self.crew.run(members, lambda w: actors[w].apply.remote(self.key, function, sent))
+        members, names, pool = self.members[:count], self.names[:count], self.engine._pool
+        sent = self._sent(arguments, count)
+        results = pool.run(
+            members, lambda w: pool.actors[w].apply.remote(self.key, function, sent), names
+        )
         for result in results:
-            self.crew.engine.traffic.receive(result)
+            self.engine.traffic.receive(result)
         return results
 
     def _sent(self, arguments: tuple[Any, ...], copies: int) -> Any:
         """The arguments, once in the object store where they are large."""
-        traffic = self.crew.engine.traffic
-        before = traffic.sent.total()
-        traffic.send(arguments, copies)
-        large = (traffic.sent.total() - before) > SMALL * copies
-        return ray.put(arguments) if large else arguments
+        size = measured(arguments).total()
+        self.engine.traffic.send(arguments, copies)
+        return ray.put(arguments) if size > SMALL else arguments
 
     def __del__(self) -> None:
         try:
-            if ray.is_initialized() and self.crew.engine._open:
-                for worker in self.members:
-                    self.crew.actors[worker].forget.remote(self.key)
-        except Exception:  # pragma: no cover - a lost actor has forgotten already
+            if ray.is_initialized() and self.engine._open:
+                for worker in self.held:
+                    self.engine._pool.actors[worker].forget.remote(self.key)
+        except Exception:  # a lost actor has forgotten already; an interpreter may be going down
             return
 
     def __reduce__(self) -> Any:

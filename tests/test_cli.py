@@ -80,7 +80,7 @@ def test_predictions_beside_the_other_columns(folder):
     np.testing.assert_array_equal(out["id"], test["id"])
     model = distgp.load(folder / "model.safetensors")
     X = np.column_stack([test["east"], *(test["site"] == s for s in ("hill", "lake", "town"))])
-    mean, std = model.predict(X, return_std=True)
+    mean, std = model.predict(pd.DataFrame(X, columns=model.feature_names_in_), return_std=True)
     np.testing.assert_allclose(out["mean"], mean, rtol=1e-12)
     np.testing.assert_allclose(out["std"], std, rtol=1e-9)
     np.testing.assert_allclose(out["upper"] - out["lower"], 2 * 1.6448536 * std, rtol=1e-6)
@@ -195,6 +195,76 @@ def test_unknown_categories_on_request(folder):
     )  # fmt: skip
     out = pd.read_parquet(folder / "moon.parquet")
     assert out["std"][0] > out["std"][1]
+
+
+def test_what_was_fitted_from_csv_is_predicted_from_csv(folder):
+    rng = np.random.default_rng(0)
+    odd = pd.DataFrame(
+        {
+            "flag": rng.choice([True, False], 60),
+            "zip": rng.choice(["01", "02", "10"], 60),
+            "text": rng.choice(["a", "b"], 60),
+            "näme with space": rng.uniform(size=60),
+            "y": np.where(np.arange(60) == 50, 1.5, np.arange(60)),
+        }
+    )
+    odd.loc[3, "text"] = None
+    odd.to_csv(folder / "odd.csv", index=False)
+    fit = ["fit", "odd.csv", "--target", "y", "-o", "odd.safetensors", "--categorical", "zip"]
+    assert "1 of 60 rows have missing" in run(*fit, cwd=folder, fails=True).stderr
+    done = run(*fit, "--missing", "drop", "--n-iter", "3", "--json", cwd=folder)
+    assert json.loads(done.stdout)["features"] == [
+        "flag", "zip=01", "zip=02", "zip=10", "text=a", "text=b", "näme with space",
+    ]  # fmt: skip
+    run(
+        "predict",
+        "odd.safetensors",
+        "odd.csv",
+        "-o",
+        "odd.parquet",
+        "--missing",
+        "drop",
+        cwd=folder,
+    )
+    assert len(pd.read_parquet(folder / "odd.parquet")) == 59
+    names = distgp.load(folder / "odd.safetensors").feature_names_in_
+    assert list(names)[:2] == ["flag", "zip=01"]
+
+
+def test_a_frames_index_and_types_that_differ_between_files(folder):
+    parts = folder / "mixed"
+    parts.mkdir()
+    frame(50).drop(columns="when").sample(frac=1, random_state=0).to_parquet(parts / "a.parquet")
+    other = frame(50, seed=1).drop(columns="when").astype({"id": float, "site": "category"})
+    other[["site", "level", "east", "id"]].sample(frac=1, random_state=0).to_parquet(
+        parts / "b.parquet"
+    )
+    done = run(
+        "fit",
+        "mixed",
+        "--target",
+        "level",
+        "-o",
+        "mixed.safetensors",
+        "--n-iter",
+        "3",
+        "--json",
+        cwd=folder,
+    )
+    assert json.loads(done.stdout)["features"][:2] == ["id", "east"]
+    assert not any("index" in name for name in json.loads(done.stdout)["features"])
+    run("predict", "mixed.safetensors", "mixed", "-o", "mixed.arrow", cwd=folder)
+    with pa.ipc.open_file(folder / "mixed.arrow") as reader:
+        assert reader.read_all().num_rows == 100
+
+
+def test_an_aggregator_that_fails_does_not_end_the_comparison(folder):
+    done = run(
+        "compare", "train.csv", "--target", "level", "--features", "east", "-o", "few",
+        "--expert", "exact", "--n-experts", "3", "--n-iter", "3", cwd=folder,
+    )  # fmt: skip
+    assert "pooled: pooled needs sparse experts" in done.stdout
+    assert pd.read_csv(folder / "few.csv")["error"].notna().sum() == 1
 
 
 def test_compare(folder):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.persistence import VERSION
+from distgp.persistence import VERSION, checksum
 
 X = np.random.default_rng(0).uniform(-2, 2, size=(180, 2))
 Y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=180)
@@ -152,9 +152,42 @@ def test_a_truncated_file(tmp_path, keep):
 
 
 def rewritten(path, **changes):
+    """By someone who knows how."""
     tensors = load_file(path)
     about = header_of(path)["__metadata__"] | changes
-    save_file(tensors, path, about)
+    save_file(tensors, path, about | {"checksum": checksum(about["tree"], tensors)})
+
+
+@pytest.mark.parametrize("where", [0.3, 0.6, 0.95])
+def test_a_changed_byte(tmp_path, where):
+    path = tmp_path / "m.safetensors"
+    fitted().save(path)
+    content = bytearray(path.read_bytes())
+    content[int(where * len(content))] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(distgp.ModelFileError, match="damaged"):
+        distgp.load(path)
+
+
+def test_parameters_of_other_libraries_are_kept_as_plain_ones(tmp_path):
+    import pandas as pd
+
+    gp = DistributedGPRegressor(
+        expert=distgp.SparseExpert(),
+        partition=pd.Series(pd.Categorical(np.where(X[:, 0] > 0, "right", "left"))),
+        n_inducing=pd.DataFrame(X_NEW),
+        device=torch.device("cpu"),
+        random_state=np.random.RandomState(3),
+        n_iter=4,
+    ).fit(X, Y)
+    gp.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.predict(X_NEW), gp.predict(X_NEW))
+    assert again.expert == "sparse" and again.n_experts_ == 2
+    np.testing.assert_allclose(again.fit(X, Y).predict(X_NEW), gp.predict(X_NEW), atol=1e-6)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="not to be had here"):
+            distgp.load(tmp_path / "m.safetensors", device="cuda")
 
 
 def test_a_newer_or_strange_file(tmp_path):
@@ -170,9 +203,10 @@ def test_a_newer_or_strange_file(tmp_path):
         )
         with pytest.raises(distgp.ModelFileError, match="not its content"):
             distgp.load(path)
-    rewritten(path, tree=tree[:-20])
-    with pytest.raises(distgp.ModelFileError, match="not its content"):
-        distgp.load(path)
+    for other in (tree[:-20], "[" * 100_000):
+        rewritten(path, tree=other)
+        with pytest.raises(distgp.ModelFileError, match="not its content"):
+            distgp.load(path)
 
 
 def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -244,6 +244,7 @@ def test_every_training_method(training):
         expert="sparse", n_experts=3, n_inducing=20, training=training, n_iter=6
     ).fit(X, y)
     assert 1 <= len(gp.training_.history) <= 6
+    assert not np.any(np.isclose(gp.noise_, 0.1, rtol=1e-9, atol=0)), "nothing was learnt"
     assert gp.score(X, y) > 0.2
     if isinstance(training, str) and training == "independent":
         assert np.shape(gp.noise_) == (3,) and gp.inducing_.shape == (3, 20, 2)
@@ -399,5 +400,33 @@ def test_a_failed_fit_keeps_the_model_before_it():
     gp = given().fit(X, y)
     before = gp.predict(X)
     with pytest.raises(ValueError, match="constant"):
-        gp.set_params(normalize=True).fit(X, np.ones(50))
+        gp.set_params(normalize=True).fit(np.column_stack([X, X]), np.ones(50))
     np.testing.assert_array_equal(gp.predict(X), before)
+
+
+def test_values_beyond_the_numbers_are_refused():
+    X, y = make_data(50)
+    for bad in ((X, 1e200 * y), (X, 1e-200 * y), (1e200 * X, y)):
+        with pytest.raises(ValueError, match="give them in other units"):
+            DistributedGPRegressor().fit(*bad)
+
+
+def test_a_learning_rate_is_not_ignored():
+    X, y = make_data(60)
+    slow = DistributedGPRegressor(learning_rate=1e-6, n_iter=3).fit(X, y)
+    fast = DistributedGPRegressor(learning_rate=0.3, n_iter=3).fit(X, y)
+    assert slow.noise_ == pytest.approx(0.1, rel=1e-4) and abs(fast.noise_ - 0.1) > 0.01
+
+
+def test_targets_may_be_booleans():
+    X, y = make_data(60)
+    assert DistributedGPRegressor(n_iter=3).fit(X, y > 0).predict(X).dtype == np.float64
+
+
+def test_a_new_expert_needs_rows_for_its_inducing_inputs():
+    X, y = make_data(100)
+    gp = DistributedGPRegressor(
+        expert="sparse", training="independent", n_experts=2, n_inducing=15, n_iter=2
+    ).fit(X[:90], y[:90])
+    with pytest.raises(ValueError, match="15 inducing inputs needs as many rows at least, got 10"):
+        gp.partial_fit(X[90:], y[90:])

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table as Grid
@@ -140,6 +141,7 @@ def fit(
         begin = time.perf_counter()
         model.fit(rows.X, rows.y)
         model.table_ = rows.columns
+        model.feature_names_in_ = np.array(rows.columns.features, dtype=object)
         model.save(output)
         report = {
             "model": str(output),
@@ -249,7 +251,7 @@ def compare(
     from distgp import comparison, plotting, reading
 
     with plain_errors():
-        table, picture = output.with_suffix(".csv"), output.with_suffix(".png")
+        table, picture = Path(f"{output}.csv"), Path(f"{output}.png")
         refuse_existing(force, table, picture)
         rows = reading.read_training(
             data,
@@ -292,9 +294,11 @@ def demo(
 ) -> None:
     """Fit 120,000 rows with distributed experts, compare all aggregators, draw a picture."""
     from distgp import demo as demonstration
+    from distgp import plotting
 
     with plain_errors():
         refuse_existing(force, output)
+        plotting.check_suffix(output)
         results = demonstration.run(rows, output, say(quiet), verbose=not quiet)
         print_results(results)
         typer.echo(f"picture: {output}")
@@ -315,13 +319,24 @@ def plain_errors() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.showwarning = tell_warning
             yield
-    except (ValueError, OSError, pa.ArrowException, MemoryError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        errors.print(f"distgp: {said}", style="red", markup=False, soft_wrap=True)
+    except (ValueError, ArithmeticError, OSError, pa.ArrowException, MemoryError) as error:
+        tell_error(str(error) or type(error).__name__)
         raise typer.Exit(2) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        tell_error(
+            f"unexpected {type(error).__name__}: {error} (this is a mistake of distgp's own)"
+        )
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         errors.print("distgp: interrupted", soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+def tell_error(said: str) -> None:
+    """An error as one line."""
+    errors.print(f"distgp: {' '.join(said.split())}", style="red", markup=False, soft_wrap=True)
 
 
 def tell_warning(message: Warning | str, *where: object, **options: object) -> None:

@@ -6,6 +6,7 @@ What was learnt of the columns when a model was fitted, their kinds and categori
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,8 @@ import pyarrow.compute
 from distgp.tables import TableError
 
 MOST_CATEGORIES = 100
+INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls a frame's index in files: not a column that anyone meant."""
 DAY = 86_400.0
 WEEK_START = 4.0  # 1970-01-01 was a Thursday; Mondays are day 4 of the epoch
 YEAR = 365.2425
@@ -33,6 +36,7 @@ class Column:
     kind: Kind
     categories: tuple[str, ...] = ()
     time_of_day: bool = False
+    boolean: bool = False
 
     @property
     def features(self) -> list[str]:
@@ -96,7 +100,9 @@ class Columns:
     def types(self) -> dict[str, pa.DataType]:
         """What the columns of a CSV file are to be read as."""
         kinds = {"number": pa.float64(), "category": pa.string()}
-        return {c.name: kinds[c.kind] for c in self.inputs if c.kind in kinds}
+        known = {c.name: kinds[c.kind] for c in self.inputs if c.kind in kinds and not c.boolean}
+        known |= {c.name: pa.bool_() for c in self.inputs if c.boolean}
+        return known | ({self.target: pa.float64()} if self.target else {})
 
     def check(self, names: Sequence[str], target: bool = False) -> None:
         """Refuse a table that lacks a column."""
@@ -132,7 +138,8 @@ def learn(
             raise TableError(f"no column {name!r}; the table has {', '.join(map(repr, names))}")
     if table.num_rows == 0:
         raise TableError("the table has a header but no rows")
-    kept = [n for n in (features or names) if n != target and n not in drop]
+    given = dict.fromkeys(features) if features else [n for n in names if not INDEX.fullmatch(n)]
+    kept = [n for n in given if n != target and n not in drop]
     if not kept:
         raise TableError(f"no input columns are left beside the target {target!r}")
     if _kind_of(table.schema.field(target).type) not in ("number", "empty"):
@@ -149,7 +156,7 @@ def _learn_column(table: pa.Table, name: str, categorical: bool, dates: str) -> 
     if kind == "empty" or values.null_count == len(values):
         raise TableError(f"column {name!r} is empty: leave it out with --drop {name}")
     if kind == "number":
-        return Column(name, "number")
+        return Column(name, "number", boolean=pa.types.is_boolean(values.type))
     if kind == "date":
         if dates == "refuse":
             raise TableError(

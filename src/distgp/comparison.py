@@ -78,7 +78,7 @@ def compare(
         report(name)
         try:
             results.append(_figures(name, model, X, y, name, target)[0])
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             results.append(Result(name, error=str(error)))
     return results
 

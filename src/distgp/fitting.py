@@ -21,6 +21,8 @@ from distgp.workers import ShardGroup, Workers
 Inducing: TypeAlias = int | Literal["auto"] | Tensor
 LEAST_NOISE = 1e-6
 """Training keeps the noise variance above this share of the targets' variance."""
+FEW_ROUNDS = 20
+"""Below this many rounds, training has one stage: two would get nowhere."""
 SEARCHED = (1.0, 0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start."""
 TOLERANCE = 1e-5
@@ -89,7 +91,7 @@ def _train(recipe: Recipe, algorithm: Algorithm, workers: Workers) -> TrainingRe
     if recipe.independent:
         start = replace(start, inducing=_own_inducing(recipe, start, sample))
         return train(algorithm, recipe.expert, start, sample, own=["inducing"], **options)
-    once = isinstance(recipe.inducing, Tensor) or algorithm.n_iter < len(TRAINING_INDUCING)
+    once = isinstance(recipe.inducing, Tensor) or algorithm.n_iter < FEW_ROUNDS
     caps = TRAINING_INDUCING[-1:] if once else TRAINING_INDUCING
     theta, results = start, []
     for stage in range(len(caps)):
@@ -208,6 +210,11 @@ def new_expert(recipe: Recipe, theta: Parameters, shard: Shard, number: int) -> 
     if not theta.batch and not theta.inducing_batch:
         return Group(recipe.expert.condition(theta, batch), batch, number)
     own = theta[0]
+    if own.inducing is not None and shard.n < len(own.inducing):
+        raise ValueError(
+            f"a new expert with its own {len(own.inducing)} inducing inputs needs as many rows at least, "
+            f"got {shard.n}"
+        )
     if recipe.algorithm is not None:
         alone = replace(recipe, inducing="auto" if own.inducing is None else len(own.inducing))
         own = _train(alone, recipe.algorithm, Workers.of([shard])).parameters[0]

@@ -8,6 +8,7 @@ same numbers to the last bit. Only classes of this package are ever built from a
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import pkgutil
@@ -53,6 +54,7 @@ def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
     encoder = _Encoder()
     header = {"format": FORMAT, "version": str(VERSION), "distgp": __version__} | about
     header["tree"] = json.dumps(encoder.encode(tree, "model"), allow_nan=False)
+    header["checksum"] = checksum(header["tree"], encoder.tensors)
     with whole(path) as part:
         save_file(encoder.tensors, str(part), header)
 
@@ -72,22 +74,34 @@ def load(path: Path | str, device: str | None = None) -> Any:
             f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
             "model again"
         ) from error
+    if header.get("checksum") != checksum(header.get("tree", ""), tensors):
+        raise ModelFileError(f"{path} was damaged after it was written: save the model again")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
             return _Decoder(tensors, device).decode(json.loads(header["tree"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelFileError(
             f"{path} has the header of a distgp model but not its content ({error}): it was damaged, "
             "or written by another version"
         ) from error
 
 
+def checksum(tree: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of all that a model is made of."""
+    digest = hashlib.sha256(tree.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(np.ascontiguousarray(tensor.numpy()).data)
+    return digest.hexdigest()
+
+
 def _check(path: Path, header: dict[str, str]) -> None:
     if header.get("format") != FORMAT:
         raise ModelFileError(f"{path} is a safetensors file, but not a model that distgp has saved")
     version = header.get("version", "")
-    if not version.isdigit() or int(version) > VERSION:
+    if not (version.isascii() and version.isdigit()) or int(version) > VERSION:
         raise ModelFileError(
             f"{path} was written by distgp {header.get('distgp')} in format {version}, this is distgp "
             f"{__version__} which reads up to {VERSION}: install a newer distgp"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 
 from distgp.comparison import Result
 from distgp.files import whole
-from distgp.regressor import DistributedGPRegressor
+from distgp.regressor import DistributedGPRegressor, predict_unnamed
 from distgp.training import TrainingResult
 
 BAND = 0.9
@@ -48,7 +47,7 @@ def plot_prediction(
     grid = np.ravel(np.asarray(grid, dtype=np.float64))
     if X is not None and y is not None:
         _points(ax, np.ravel(np.asarray(X)), np.asarray(y))
-    mean, std = _predict(model, grid[:, None], return_std=True, latent=latent)
+    mean, std = predict_unnamed(model, grid[:, None], return_std=True, latent=latent)
     _band(ax, grid, mean, std, "f" if latent else "y")
     ax.set(xlabel=_feature(model, 0))
     ax.legend()
@@ -72,7 +71,7 @@ def plot_slices(
         grid = _range(X[:, feature])
         points = np.tile(fixed, (len(grid), 1))
         points[:, feature] = grid
-        mean, std = _predict(model, points, return_std=True, latent=latent)
+        mean, std = predict_unnamed(model, points, return_std=True, latent=latent)
         _band(ax, grid, mean, std, "f" if latent else "y")
         ax.set(xlabel=_feature(model, feature))
     axes[0].set_ylabel("prediction, others at their medians" if at is None else "prediction")
@@ -96,7 +95,7 @@ def plot_partial_dependence(
         grid = _range(X[:, feature], 40)
         points = np.repeat(X[rows], len(grid), axis=0)
         points[:, feature] = np.tile(grid, len(rows))
-        each = _predict(model, points).reshape(len(rows), len(grid))
+        each = predict_unnamed(model, points).reshape(len(rows), len(grid))
         low, high = np.quantile(each, [0.05, 0.95], axis=0)
         ax.fill_between(grid, low, high, color="C0", alpha=0.2, label="90 % of rows")
         ax.plot(grid, each.mean(0), color="C0", label="mean over rows")
@@ -133,6 +132,8 @@ def plot_comparison(
     shown = [r for r in results if r.error is None]
     values = {r.name: getattr(r, metric) for r in shown}
     values = {name: value for name, value in values.items() if value is not None}
+    if not values:
+        raise ValueError(f"none of these results has a {metric} to draw")
     order = sorted(values, key=lambda name: values[name], reverse=True)
     colors = ["C1" if name.startswith("full") else "C0" for name in order]
     heights = [values[name] for name in order]
@@ -172,10 +173,12 @@ def plot_calibration(
 
     latent: y are values of the function itself, without noise.
     """
-    ax = _axes(ax)
-    mean, std = _predict(model, X, return_std=True, latent=latent, aggregation=aggregation)
+    ax, y = _axes(ax), np.asarray(y, dtype=np.float64)
+    mean, std = predict_unnamed(model, X, return_std=True, latent=latent, aggregation=aggregation)
+    if y.shape != mean.shape:
+        raise ValueError(f"expected y of shape {mean.shape}, got {y.shape}")
     nominal = np.linspace(0.02, 0.98, 49)
-    distance = np.abs(np.asarray(y) - mean) / std
+    distance = np.abs(y - mean) / std
     observed = [(distance <= _quantile(p)).mean() for p in nominal]
     if not any(line.get_label() == "honest" for line in ax.lines):
         ax.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="honest")
@@ -186,10 +189,21 @@ def plot_calibration(
     return ax
 
 
+def check_suffix(path: Path | str) -> str:
+    """What kind of picture a path names."""
+    kind = Path(path).suffix.removeprefix(".").lower()
+    known = plt.figure().canvas.get_supported_filetypes()
+    plt.close()
+    if kind not in known:
+        raise ValueError(
+            f"cannot draw {Path(path).name!r}: expected a suffix of {', '.join(known)}"
+        )
+    return kind
+
+
 def save_figure(figure: Figure, path: Path | str) -> None:
     """Write a figure by the suffix of its path, whole or not at all."""
-    path = Path(path)
-    kind = path.suffix.removeprefix(".") or "png"
+    path, kind = Path(path), check_suffix(path)
     with whole(path) as part:
         figure.savefig(part, format=kind, dpi=150)
     plt.close(figure)
@@ -245,10 +259,3 @@ def _feature(model: DistributedGPRegressor, index: int) -> str:
     if table is not None:
         names = table.features
     return f"x{index}" if names is None else str(names[index])
-
-
-def _predict(model: DistributedGPRegressor, X: Any, **options: Any) -> Any:
-    """Predictions at points that we made ourselves, which have no column names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        return model.predict(X, **options)

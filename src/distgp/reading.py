@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from distgp import metrics
 from distgp.columns import Columns, learn
-from distgp.regressor import DistributedGPRegressor
+from distgp.regressor import DistributedGPRegressor, predict_unnamed
 from distgp.tables import Table, TableError, sink
 
 OUTPUTS = ("mean", "std", "lower", "upper")
@@ -41,7 +41,7 @@ def read_training(
     label_column: str | None,
 ) -> Rows:
     """All rows of a table, as numbers."""
-    table = Table.open(where).read()
+    table = Table.open(where).read(categorical)
     columns = learn(table, target, features, drop, categorical, dates)
     if label_column is not None and label_column not in table.schema.names:
         raise TableError(f"no column {label_column!r}; there are {', '.join(table.schema.names)}")
@@ -49,7 +49,10 @@ def read_training(
     keep = _complete(np.column_stack([X, y]), [*columns.features, target], missing)
     labels = None
     if label_column is not None:
-        values = table.column(label_column).to_numpy(zero_copy_only=False)[keep]
+        column = table.column(label_column)
+        if column.null_count:
+            raise TableError(f"{column.null_count} rows have no {label_column!r} to divide them by")
+        values = column.to_numpy(zero_copy_only=False)[keep]
         labels = np.unique(values.astype(str), return_inverse=True)[1]
     if not keep.any():
         raise TableError("no row is left after dropping those with missing values")
@@ -86,7 +89,9 @@ def predict_table(
             dropped += lost
             if not len(X):
                 continue
-            mean, std = model.predict(X, return_std=True, latent=latent, aggregation=aggregation)
+            mean, std = predict_unnamed(
+                model, X, return_std=True, latent=latent, aggregation=aggregation
+            )
             arrays = (mean, std, mean - half * std, mean + half * std)
             for name, values in zip(new, arrays, strict=True):
                 batch = batch.append_column(name, pa.array(values))
@@ -108,13 +113,15 @@ def score_table(
 ) -> dict[str, Any]:
     """How well the model predicts the target column of a table."""
     table, columns = Table.open(where), columns_of(model)
+    if not columns.target:
+        raise TableError("the model was not fitted to a table and does not know its target's name")
     columns.check(table.names, target=True)
     found: list[tuple[np.ndarray, ...]] = []
     dropped = 0
     for batch, X, lost in _pieces(table, columns, [columns.target], missing, unknown):
         dropped += lost
         if len(X):
-            mean, std = model.predict(X, return_std=True, aggregation=aggregation)
+            mean, std = predict_unnamed(model, X, return_std=True, aggregation=aggregation)
             found.append((columns.targets(batch), mean, std))
         count(len(X))
     if not found:
@@ -133,6 +140,10 @@ def score_table(
 
 def columns_of(model: DistributedGPRegressor) -> Columns:
     """What is known of the columns: from the table the model was fitted to, or from its names."""
+    if len(model.models_) > 1:
+        raise TableError(
+            "the model has several targets, which tables cannot have: use it from Python"
+        )
     table = getattr(model, "table_", None)
     if table is not None:
         return table

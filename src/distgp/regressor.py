@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
@@ -22,8 +23,9 @@ from distgp.experts import Expert, Parameters
 from distgp.fitting import fit_experts, new_expert
 from distgp.kernels import Kernel
 from distgp.model import Model
+from distgp.partition import Partition
 from distgp.scaling import Scaling
-from distgp.settings import Settings
+from distgp.settings import Settings, labels_of
 from distgp.shards import Shard
 from distgp.sources import Rows, place, with_target
 from distgp.training import Algorithm
@@ -47,7 +49,8 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         training: a name of `distgp.ALGORITHMS`, an object, None (hyperparameters stay as given), or
             "auto": pooled for sparse experts, fact for exact ones.
         n_iter: rounds of training, at most; None for the method's own default.
-        learning_rate: of methods that have one; None for the method's own default.
+        learning_rate: of methods that have one; None for the method's own default. fact takes Adam's
+            steps with it, and L-BFGS's without.
         training_rows: rows that training looks at, None for all, or "auto": 10,000 for sparse experts,
             all for exact ones. Experts are always conditioned on every row.
         engine: where the experts live: "local", this process; "ray", a Ray cluster (that of RAY_ADDRESS, or
@@ -117,7 +120,18 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         """Divide the rows (n, d) over experts, train, condition, combine. y: (n,) or (n, targets)."""
+        before = self.__dict__.copy()
+        try:
+            return self._fit(X, y)
+        except BaseException:
+            self.__dict__.clear()  # a fit that fails leaves what was fitted before
+            self.__dict__.update(before)
+            raise
+
+    def _fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         X, y = self._checked(X, y)
+        for name in ("table_", "cv_results_"):
+            self.__dict__.pop(name, None)
         targets = y[:, None] if y.ndim == 1 else y
         settings = self._settings(len(X))
         settings.check_targets(targets)
@@ -249,9 +263,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         parameters = self.get_params(deep=False)
-        if not isinstance(parameters["random_state"], Integral):
-            parameters["random_state"] = self._seed
-        parameters["engine"] = "local"  # a file's experts live in the process that loads it
+        parameters |= self._plain_parameters()
         state = {
             "parameters": parameters,
             "models": [model.gathered() for model in self.models_],
@@ -333,7 +345,8 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
             dtype=[np.float64, np.float32],
             ensure_min_samples=2 if reset else 1,
         )
-        return checked
+        X, y = checked
+        return X, (y.astype(np.float64) if y.dtype.kind not in "f" else y)
 
     def _new_inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -349,7 +362,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
     def _cross_validate(self, X: np.ndarray, y: np.ndarray, seed: int) -> int:
         """The candidate with the lowest NLPD over three folds."""
         candidates = choices.cross_validated_experts(len(X))
-        folds = list(KFold(3, shuffle=True, random_state=seed).split(X))
+        folds = list(KFold(3, shuffle=True, random_state=seed % 2**32).split(X))
         scores = []
         for n_experts in candidates:
             copy: Any = clone(self)
@@ -358,6 +371,20 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
             scores.append(float(np.mean(found)))
         self.cv_results_ = {"n_experts": candidates, "nlpd": scores}
         return candidates[int(np.argmin(scores))]
+
+    def _plain_parameters(self) -> dict[str, Any]:
+        """Those parameters that a file holds in another form: numbers, names and arrays."""
+        plain: dict[str, Any] = {"device": str(self.device)}
+        plain["engine"] = "local"  # a file's experts live in the process that loads it
+        if not isinstance(self.random_state, Integral):
+            plain["random_state"] = self._seed
+        if isinstance(self.expert, Expert):
+            plain["expert"] = self.expert.name
+        if not isinstance(self.partition, str | Partition):
+            plain["partition"] = labels_of(self.partition)
+        if np.ndim(self.n_inducing):
+            plain["n_inducing"] = np.asarray(self.n_inducing, dtype=np.float64)
+        return plain
 
     def _columns(self, parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
         """One array for each kind of result, the targets in its last dimension."""
@@ -378,6 +405,8 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
 
 def load(path: Path | str, device: str | None = None) -> DistributedGPRegressor:
     """The estimator that `save` wrote, ready to predict; `device` overrides where it was fitted."""
+    if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
     state = persistence.load(path, device)
     parameters = dict(state["parameters"])
     if device is not None:
@@ -410,3 +439,10 @@ def _inducing_inputs(model: Model) -> np.ndarray | None:
 
 def _count(parameters: Parameters) -> int | None:
     return None if parameters.inducing is None else parameters.inducing.shape[-2]
+
+
+def predict_unnamed(model: DistributedGPRegressor, X: Any, **options: Any) -> Any:
+    """Predictions for arrays whose columns are known to be in order, though they have no names."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        return model.predict(X, **options)

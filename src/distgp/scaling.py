@@ -56,7 +56,16 @@ class Scaling:
 
 def _spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column; a column that does not vary keeps its scale."""
-    mean = columns.mean(0, dtype=np.float64)
-    deviation = columns.std(0, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        mean = columns.mean(0, dtype=np.float64)
+        deviation = columns.std(0, dtype=np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        square = np.square(deviation)
+    lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)
+    if not np.isfinite(square).all() or lost.any():
+        raise ValueError(
+            "values this large or small cannot be standardised: the largest is "
+            f"{np.abs(columns).max():.3g}; give them in other units"
+        )
     varies = deviation > 10.0 * np.finfo(np.float64).eps * np.abs(mean)
     return mean, np.where(varies, deviation, 1.0)

@@ -107,7 +107,7 @@ class Settings:
                 f"one label for each of the {self.n} rows; got "
                 f"{f'an array of shape {labels.shape}' if labels.ndim else repr(self.partition)}"
             )
-        return np.unique(labels, return_inverse=True)[1]
+        return labels_of(labels)
 
     def like(self) -> Tensor:
         """A tensor of the dtype, on the device, that the experts work in."""
@@ -233,10 +233,23 @@ class Settings:
         if self.learning_rate is not None and "learning_rate" not in known:
             raise ValueError(f"{algorithm.name} has no learning rate: leave learning_rate at None")
         given = {"n_iter": self.n_iter, "learning_rate": self.learning_rate}
+        if self.learning_rate is not None and isinstance(name, str) and "lbfgs" in repr(algorithm):
+            given["optimizer"] = "adam"  # L-BFGS finds its own step
         if isinstance(name, str):
             given["seed"] = self.seed
         changes = {k: v for k, v in given.items() if v is not None and k in known}
         return replace(algorithm, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def labels_of(values: Any) -> np.ndarray:
+    """Any labels as numbers 0 … M − 1."""
+    labels = np.asarray(values)
+    try:
+        return np.unique(labels, return_inverse=True)[1]
+    except TypeError as error:
+        raise ValueError(
+            f"the labels in partition cannot be told apart, some may be missing: {error}"
+        ) from error
 
 
 def _is_auto(value: Any) -> bool:

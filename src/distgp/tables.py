@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +48,22 @@ class Table:
         if len(kinds) > 1:
             raise TableError(f"{where} matches files of several kinds: {', '.join(sorted(kinds))}")
         kind = kinds.pop()
-        schema = _read(paths[0], lambda: _schema(paths[0], kind))
+        schema = _decoded(_read(paths[0], lambda: _schema(paths[0], kind)))
         for path in paths[1:]:
-            names = _read(path, lambda path=path: _schema(path, kind)).names
-            if names != schema.names:
+            other = _decoded(_read(path, lambda path=path: _schema(path, kind)))
+            if set(other.names) != set(schema.names):
                 raise TableError(
-                    f"{path} has the columns {names}, but {paths[0]} has {schema.names}"
+                    f"{path} has the columns {other.names}, but {paths[0]} has {schema.names}"
                 )
+            try:
+                schema = pa.unify_schemas([schema, other], promote_options="permissive")
+            except pa.ArrowException as error:
+                raise TableError(
+                    f"{path} and {paths[0]} have columns of other types: {error}"
+                ) from error
+        repeated = [name for name in schema.names if schema.names.count(name) > 1]
+        if repeated:
+            raise TableError(f"{paths[0]} has more than one column {repeated[0]!r}: rename them")
         return Table(paths, kind, schema)
 
     @property
@@ -62,11 +71,14 @@ class Table:
         """The columns."""
         return list(self.schema.names)
 
-    def read(self) -> pa.Table:
-        """All rows, in memory."""
+    def read(self, text: Sequence[str] = ()) -> pa.Table:
+        """All rows, in memory; columns named in `text` are read as they are written."""
         if self.kind == "csv":
             # As a whole, so that the types of columns come from all rows.
-            parts = [_read(p, lambda p=p: csv.read_csv(p)) for p in self.paths]
+            options = _conversion({name: pa.string() for name in text})
+            parts = [
+                _read(p, lambda p=p: csv.read_csv(p, convert_options=options)) for p in self.paths
+            ]
             return pa.concat_tables(parts, promote_options="permissive")
         batches = list(self.batches({}))
         return pa.Table.from_batches(batches, schema=batches[0].schema if batches else self.schema)
@@ -78,6 +90,8 @@ class Table:
         for path in self.paths:
             pieces = _pieces(path, self.kind, types, rows)
             while (piece := _read(path, lambda pieces=pieces: next(pieces, None))) is not None:
+                if self.kind != "csv" and piece.schema != self.schema:
+                    piece = piece.select(self.names).cast(self.schema)
                 for start in range(0, piece.num_rows, rows):
                     yield piece.slice(start, rows)
 
@@ -92,6 +106,7 @@ class Sink:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch."""
         if self._writer is None:
+            _check_writable(batch.schema, self._kind)
             self._writer = _writer(self._path, self._kind, batch.schema)
         self._writer.write_batch(batch)
 
@@ -147,6 +162,8 @@ def _read(path: Path, action: Any) -> Any:
         said = str(error).splitlines()[0]
         if path.exists() and path.stat().st_size == 0:
             said = "it is empty"
+        if "conversion error" in said:
+            said += " (types come from the model, or from the first 16 MiB: Parquet has its own)"
         raise TableError(f"cannot read {path} as {_kind(path)}: {said}") from error
 
 
@@ -156,8 +173,16 @@ def _schema(path: Path, kind: str) -> pa.Schema:
     if kind == "csv":
         with csv.open_csv(path, csv.ReadOptions(block_size=CSV_BLOCK)) as reader:
             return reader.schema
-    with pa.OSFile(str(path)) as file:
+    with pa.memory_map(str(path)) as file:
         return _arrow_reader(file).schema
+
+
+def _decoded(schema: pa.Schema) -> pa.Schema:
+    """The schema with text in place of dictionaries, which differ between files and batches."""
+    for i, field in enumerate(schema):
+        if pa.types.is_dictionary(field.type):
+            schema = schema.set(i, field.with_type(field.type.value_type))
+    return schema.remove_metadata()
 
 
 def _arrow_reader(file: Any) -> Any:
@@ -177,18 +202,34 @@ def _pieces(
         with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             yield from file.iter_batches(batch_size=rows)
     elif kind == "csv":
-        options = csv.ConvertOptions(column_types=types)
-        with csv.open_csv(
-            path, csv.ReadOptions(block_size=CSV_BLOCK), convert_options=options
-        ) as reader:
+        block = csv.ReadOptions(block_size=CSV_BLOCK)
+        with csv.open_csv(path, block, convert_options=_conversion({})) as reader:
+            empty = [field.name for field in reader.schema if pa.types.is_null(field.type)]
+        types = {name: pa.string() for name in empty} | types
+        with csv.open_csv(path, block, convert_options=_conversion(types)) as reader:
             yield from reader
     else:
-        with pa.OSFile(str(path)) as file:
+        with pa.memory_map(str(path)) as file:  # so that a long batch is not read as a whole
             reader = _arrow_reader(file)
             if hasattr(reader, "num_record_batches"):
                 yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
             else:
                 yield from reader
+
+
+def _conversion(types: dict[str, pa.DataType]) -> csv.ConvertOptions:
+    """An empty field is a missing value, in text as in numbers."""
+    return csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+
+
+def _check_writable(schema: pa.Schema, kind: str) -> None:
+    """Refuse what CSV cannot hold."""
+    nested = [field for field in schema if pa.types.is_nested(field.type)]
+    if kind == "csv" and nested:
+        raise TableError(
+            f"column {nested[0].name!r} is {nested[0].type}, which CSV cannot hold: write Parquet, or "
+            "leave it out of the data"
+        )
 
 
 def _writer(path: Path, kind: str, schema: pa.Schema) -> Any:

@@ -101,7 +101,7 @@ def test_a_file_that_breaks_off_leaves_nothing(tmp_path):
 
 
 def test_columns_become_numbers():
-    columns = learn(TABLE, "y", None, [], [], "expand")
+    columns = learn(TABLE, "y", dates="expand")
     assert columns.features == [
         "x", "flag", "site=a", "site=b",
         "when.days", "when.year_sin", "when.year_cos", "when.week_sin", "when.week_cos",
@@ -121,14 +121,14 @@ def test_columns_become_numbers():
 
 
 def test_categories_are_those_of_fitting():
-    columns = learn(TABLE, "y", ["site"], [], [], "refuse")
+    columns = learn(TABLE, "y", features=["site"])
     new = pa.table({"site": pa.array(["a", "zebra", "a"]).dictionary_encode()})
     with pytest.raises(
         TableError, match="1 values that were not there in fitting, such as 'zebra'"
     ):
         columns.matrix(new)
     np.testing.assert_array_equal(columns.matrix(new, "zero"), [[1, 0], [0, 0], [1, 0]])
-    by_number = learn(TABLE, "y", ["x"], [], ["x"], "refuse")
+    by_number = learn(TABLE, "y", features=["x"], categorical=["x"])
     assert by_number.features == ["x=1", "x=2", "x=3", "x=4"]
 
 
@@ -146,6 +146,5 @@ BAD_COLUMNS = [
 
 @pytest.mark.parametrize(("table", "options", "message"), BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
 def test_columns_that_cannot_be_used(table, options, message):
-    wanted = {"target": "y", "features": None, "drop": [], "categorical": [], "dates": "refuse"}
     with pytest.raises(TableError, match=message):
-        learn(table, **wanted | options)
+        learn(table, **{"target": "y"} | options)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 import distgp
+from distgp.engines import EngineError
 
 app = typer.Typer(
     help="Gaussian process regression for data too large for one GP.",
@@ -80,6 +81,15 @@ Dtype = Annotated[str, typer.Option(help="float64 or float32")]
 Seed = Annotated[int, typer.Option(help="seed of everything random")]
 
 
+EngineOption = Annotated[
+    str, typer.Option(help="local, or ray: a Ray cluster; workers read Parquet")
+]
+Address = Annotated[
+    str | None, typer.Option(help="of a Ray cluster; default: RAY_ADDRESS, else start one")
+]
+WorkersOption = Annotated[int | None, typer.Option(help="Ray workers at most; default: one a CPU")]
+
+
 @app.command()
 def fit(
     data: Data,
@@ -102,6 +112,9 @@ def fit(
     learning_rate: Rate = None,
     device: Device = "cpu",
     dtype: Dtype = "float64",
+    engine: EngineOption = "local",
+    address: Address = None,
+    workers: WorkersOption = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: AsJson = False,
@@ -112,6 +125,39 @@ def fit(
 
     with plain_errors():
         refuse_existing(force, output)
+        if engine == "ray":
+            begin = time.perf_counter()
+            if partition_column is not None or partition != "random":
+                raise ValueError("with --engine ray workers divide their own rows at random")
+            with ray_engine(address, workers) as cluster:
+                model = distgp.DistributedGPRegressor(
+                    expert=expert,
+                    n_experts=number_or_word(n_experts),
+                    n_inducing=number_or_word(n_inducing),
+                    aggregation=aggregation,
+                    kernel=kernel,
+                    training=None if training == "none" else training,
+                    n_iter=n_iter,
+                    learning_rate=learning_rate,
+                    dtype=dtype,
+                    engine=cluster,
+                    random_state=seed,
+                    verbose=not quiet,
+                )
+                model.fit_parquet(
+                    data,
+                    target,
+                    features=names(features) or None,
+                    drop=names(drop),
+                    categorical=names(categorical),
+                    dates=dates.value,
+                    missing=missing.value,
+                )
+                model.save(output)
+                bytes_ = cluster.traffic.total()
+                report = fit_report(model, output, model.experts_.row_count(), 0, begin)
+            show(report | {"bytes": bytes_}, as_json)
+            return
         rows = reading.read_training(
             data,
             target,
@@ -143,18 +189,7 @@ def fit(
         model.table_ = rows.columns
         model.feature_names_in_ = np.array(rows.columns.features, dtype=object)
         model.save(output)
-        report = {
-            "model": str(output),
-            "rows": len(rows.y),
-            "dropped": rows.dropped,
-            "features": rows.columns.features,
-            "n_experts": model.n_experts_,
-            "n_inducing": model.n_inducing_,
-            "aggregation": model.aggregation_.name,
-            "kernel": str(model.kernel_),
-            "seconds": time.perf_counter() - begin,
-        }
-        show(report, as_json)
+        show(fit_report(model, output, len(rows.y), rows.dropped, begin), as_json)
 
 
 @app.command()
@@ -310,6 +345,32 @@ def version() -> None:
     typer.echo(distgp.__version__)
 
 
+def ray_engine(address: str | None, workers: int | None) -> Any:
+    """A Ray engine, if Ray is installed."""
+    try:
+        from distgp.engines.ray import RayEngine
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    return RayEngine(address=address, workers=workers)
+
+
+def fit_report(
+    model: distgp.DistributedGPRegressor, output: Path, rows: int, dropped: int, begin: float
+) -> dict[str, Any]:
+    """What was fitted."""
+    return {
+        "model": str(output),
+        "rows": rows,
+        "dropped": dropped,
+        "features": model.table_.features,
+        "n_experts": model.n_experts_,
+        "n_inducing": model.n_inducing_,
+        "aggregation": model.aggregation_.name,
+        "kernel": str(model.kernel_),
+        "seconds": time.perf_counter() - begin,
+    }
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """One clear line and exit code 2 for what the user can mend."""
@@ -319,7 +380,14 @@ def plain_errors() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.showwarning = tell_warning
             yield
-    except (ValueError, ArithmeticError, OSError, pa.ArrowException, MemoryError) as error:
+    except (
+        ValueError,
+        ArithmeticError,
+        OSError,
+        pa.ArrowException,
+        MemoryError,
+        EngineError,
+    ) as error:
         tell_error(str(error) or type(error).__name__)
         raise typer.Exit(2) from None
     except (typer.Exit, typer.Abort):

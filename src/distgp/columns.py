@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,63 +123,100 @@ class Columns:
         return _numbers(self.target, _column(batch, self.target))
 
 
-def learn(
-    table: pa.Table,
+def learn(table: pa.Table, target: str, **options: Any) -> Columns:
+    """Find out what the columns of a table in memory are; options as of `learn_columns`."""
+    if table.num_rows == 0:
+        raise TableError("the table has a header but no rows")
+    columns = learn_columns(
+        table.schema, lambda name: distinct(table.column(name)), target, **options
+    )
+    for column in columns.inputs:
+        values = table.column(column.name)
+        if values.null_count == len(values):
+            raise TableError(
+                f"column {column.name!r} is empty: leave it out with --drop {column.name}"
+            )
+    return columns
+
+
+def learn_columns(
+    schema: pa.Schema,
+    texts_of: Callable[[str], set[str]],
     target: str,
-    features: Sequence[str] | None,
-    drop: Sequence[str],
-    categorical: Sequence[str],
-    dates: Literal["refuse", "expand"],
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    dates: str = "refuse",
 ) -> Columns:
-    """Find out what the columns are."""
-    names = table.schema.names
+    """Find out what the columns are, from their types and, for text, the values that there are."""
+    names = schema.names
     for name in (target, *(features or ()), *drop, *categorical):
         if name not in names:
             raise TableError(f"no column {name!r}; the table has {', '.join(map(repr, names))}")
-    if table.num_rows == 0:
-        raise TableError("the table has a header but no rows")
     given = dict.fromkeys(features) if features else [n for n in names if not INDEX.fullmatch(n)]
     kept = [n for n in given if n != target and n not in drop]
     if not kept:
         raise TableError(f"no input columns are left beside the target {target!r}")
-    if _kind_of(table.schema.field(target).type) not in ("number", "empty"):
-        raise TableError(
-            f"the target {target!r} is {table.schema.field(target).type}, expected numbers"
-        )
-    inputs = tuple(_learn_column(table, name, name in categorical, dates) for name in kept)
-    return Columns(target, inputs)
+    if _kind_of(schema.field(target).type) not in ("number", "empty"):
+        raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
+    kinds = {name: schema.field(name).type for name in kept}
+    inputs = [_learn(n, kind, texts_of, n in categorical, dates) for n, kind in kinds.items()]
+    return Columns(target, tuple(inputs))
 
 
-def _learn_column(table: pa.Table, name: str, categorical: bool, dates: str) -> Column:
-    values = table.column(name)
-    kind = "category" if categorical else _kind_of(values.type)
-    if kind == "empty" or values.null_count == len(values):
+def _learn(
+    name: str, type_: pa.DataType, texts_of: Callable[[str], set[str]], text: bool, dates: str
+) -> Column:
+    kind = "category" if text else _kind_of(type_)
+    if kind == "empty":
         raise TableError(f"column {name!r} is empty: leave it out with --drop {name}")
     if kind == "number":
-        return Column(name, "number", boolean=pa.types.is_boolean(values.type))
+        return Column(name, "number", boolean=pa.types.is_boolean(type_))
     if kind == "date":
         if dates == "refuse":
             raise TableError(
-                f"column {name!r} holds dates ({values.type}), which are not numbers: leave it out with "
+                f"column {name!r} holds dates ({type_}), which are not numbers: leave it out with "
                 f"--drop {name}, or make days and phases of year, week and day of it with --dates expand"
             )
-        return Column(name, "date", time_of_day=pa.types.is_timestamp(values.type))
+        return Column(name, "date", time_of_day=pa.types.is_timestamp(type_))
     if kind == "category":
-        return Column(name, "category", _categories(name, values))
+        return Column(name, "category", _categories(name, texts_of(name)))
     raise TableError(
-        f"column {name!r} is {values.type}, expected numbers, text or dates: leave it out with "
+        f"column {name!r} is {type_}, expected numbers, text or dates: leave it out with "
         f"--drop {name}"
     )
 
 
-def _categories(name: str, values: pa.ChunkedArray) -> tuple[str, ...]:
-    found = sorted(v for v in pc.unique(_text(values)).to_pylist() if v is not None)
+def distinct(values: Any) -> set[str]:
+    """The values of a column, as text, without missing ones."""
+    return {value for value in pc.unique(_text(values)).to_pylist() if value is not None}
+
+
+def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
+    found = sorted(texts)
     if len(found) > MOST_CATEGORIES:
         raise TableError(
             f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
             f"it looks like a name or a number; leave it out with --drop {name}, or convert it"
         )
     return tuple(found)
+
+
+def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
+    """Which rows have all their values; infinite ones are refused."""
+    infinite = np.isinf(values).any(0)
+    if infinite.any():
+        name = names[int(np.argmax(infinite))]
+        raise TableError(f"column {name!r} holds infinite values: correct or remove those rows")
+    absent = np.isnan(values)
+    if missing == "refuse" and absent.any():
+        counts = {n: int(c) for n, c in zip(names, absent.sum(0), strict=True) if c}
+        listed = ", ".join(f"{c} in {n!r}" for n, c in list(counts.items())[:5])
+        raise TableError(
+            f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
+            "them, or leave those rows out with --missing drop"
+        )
+    return np.asarray(~absent.any(1))
 
 
 def _kind_of(kind: pa.DataType) -> str:

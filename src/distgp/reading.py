@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from distgp import metrics
-from distgp.columns import Columns, learn
+from distgp.columns import Columns, complete_rows, learn
 from distgp.regressor import DistributedGPRegressor, predict_unnamed
 from distgp.tables import Table, TableError, sink
 
@@ -42,11 +42,13 @@ def read_training(
 ) -> Rows:
     """All rows of a table, as numbers."""
     table = Table.open(where).read(categorical)
-    columns = learn(table, target, features, drop, categorical, dates)
+    columns = learn(
+        table, target, features=features, drop=drop, categorical=categorical, dates=dates
+    )
     if label_column is not None and label_column not in table.schema.names:
         raise TableError(f"no column {label_column!r}; there are {', '.join(table.schema.names)}")
     X, y = columns.matrix(table), columns.targets(table)
-    keep = _complete(np.column_stack([X, y]), [*columns.features, target], missing)
+    keep = complete_rows(np.column_stack([X, y]), [*columns.features, target], missing)
     labels = None
     if label_column is not None:
         column = table.column(label_column)
@@ -165,25 +167,10 @@ def _pieces(
     for batch in table.batches(columns.types()):
         X = columns.matrix(batch, unknown)
         everything = [X, *(columns.targets(batch)[:, None] for _ in also)]
-        keep = _complete(np.concatenate(everything, axis=1), [*columns.features, *also], missing)
+        keep = complete_rows(
+            np.concatenate(everything, axis=1), [*columns.features, *also], missing
+        )
         lost = int((~keep).sum())
         if lost:
             batch, X = batch.filter(pa.array(keep)), X[keep]
         yield batch, X, lost
-
-
-def _complete(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
-    """Which rows have all their values; infinite ones are refused."""
-    infinite = np.isinf(values).any(0)
-    if infinite.any():
-        name = names[int(np.argmax(infinite))]
-        raise TableError(f"column {name!r} holds infinite values: correct or remove those rows")
-    absent = np.isnan(values)
-    if missing == "refuse" and absent.any():
-        counts = {n: int(c) for n, c in zip(names, absent.sum(0), strict=True) if c}
-        listed = ", ".join(f"{c} in {n!r}" for n, c in list(counts.items())[:5])
-        raise TableError(
-            f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
-            "them, or leave those rows out with --missing drop"
-        )
-    return np.asarray(~absent.any(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from distgp import choices, metrics, persistence
+from distgp import choices, metrics, parquet, persistence
 from distgp.aggregation import Aggregator
 from distgp.engines import Engine, Placement
 from distgp.experts import Expert, Parameters
@@ -181,6 +181,55 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         engine = getattr(self, "engine_", None)
         if engine is not None and engine is not self.engine:
             engine.close()
+
+    def fit_parquet(
+        self,
+        where: str,
+        target: str,
+        features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        categorical: Sequence[str] = (),
+        dates: str = "refuse",
+        missing: str = "refuse",
+    ) -> DistributedGPRegressor:
+        """Fit rows that the engine's workers read by themselves: a file, a folder, a glob, or a URI.
+
+        This process never holds them. Each worker has consecutive rows, dealt out to its experts at
+        random. dates: "refuse" or "expand"; missing: "refuse" or "drop"; text becomes one column of 0 and
+        1 for each value.
+        """
+        data = parquet.ParquetRows.open(str(where))
+        settings = self._settings(data.n, d=1)  # the width is known once the columns are
+        if not isinstance(self.partition, str) or self.partition != "random":
+            raise ValueError(
+                "workers divide the rows that they read at random: leave partition at 'random'"
+            )
+        engine = settings.open_engine()
+        n_experts = settings.number_of_experts(engine.workers)
+        if n_experts is None:
+            raise ValueError(
+                "n_experts='cv' needs the rows in this process: give a number, or 'auto'"
+            )
+        stretches, columns = parquet.place(
+            engine,
+            data,
+            n_experts,
+            target,
+            features=features,
+            drop=drop,
+            categorical=categorical,
+            dates=dates,
+        )
+        raw = parquet.read(stretches, columns, missing, settings.seed)
+        d = len(columns.features)
+        scaling = parquet.scaling_of(raw, self.normalize, d)
+        settings = replace(settings, d=d)
+        rows = parquet.standardise(raw, scaling, settings.like())
+        del raw
+        self._fit_placed(settings, engine, rows, [scaling], True)
+        self.n_features_in_, self.table_ = d, columns
+        self.feature_names_in_ = np.array(columns.features, dtype=object)
+        return self
 
     def partial_fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         """Add these rows as one new expert; the first call fits.
@@ -353,11 +402,11 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return checked
 
-    def _settings(self, n: int, kind: str | None = None) -> Settings:
+    def _settings(self, n: int, kind: str | None = None, d: int | None = None) -> Settings:
         parameters = self.get_params(deep=False)
         if kind is not None:
             parameters["expert"] = kind
-        return Settings(**parameters, n=n, d=self.n_features_in_)
+        return Settings(**parameters, n=n, d=self.n_features_in_ if d is None else d)
 
     def _cross_validate(self, X: np.ndarray, y: np.ndarray, seed: int) -> int:
         """The candidate with the lowest NLPD over three folds."""

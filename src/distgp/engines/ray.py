@@ -39,6 +39,8 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 
 START_LIMIT = 120.0
 """Seconds that new workers may take to start."""
+REPLACE_LIMIT = 20.0
+"""Seconds that a replacement may wait for a CPU of its own before it shares one."""
 SMALL = 2**16
 """Bytes of arguments up to which they travel with each call; more go once through the object store."""
 
@@ -182,11 +184,12 @@ class RayEngine(Engine):
         self._pool.run(members, lambda w: self._pool.replay(w, (step,)), names)
         return placement
 
-    def actor(self) -> Any:
-        """A new worker."""
+    def actor(self, crowded: bool = False) -> Any:
+        """A new worker; `crowded`: on CPUs that others have already."""
         device = "cuda" if self.gpus else "cpu"
         threads = max(1, int(self.cpus))
-        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0}
+        cpus = 0 if crowded else self.cpus
+        options = {"num_cpus": cpus, "num_gpus": self.gpus, "max_restarts": 0}
         return ray.remote(_Worker).options(**options).remote(device, threads)
 
     def next_key(self) -> int:
@@ -251,13 +254,23 @@ class _Pool:
     def rebuild(self, worker: int) -> None:
         """A new actor with all that the lost one held."""
         ray.kill(self.actors[worker], no_restart=True)
-        self.actors[worker] = self.engine.actor()
+        self.actors[worker] = self._replacement()
         live = [placement for placement in self.live if worker in placement.held]
         steps = {step.key: step for placement in live for step in placement.steps}
         if steps:
             ray.get(self.replay(worker, [steps[key] for key in sorted(steps)]))
         for key in steps.keys() - {placement.key for placement in live}:
             self.actors[worker].forget.remote(key)
+
+    def _replacement(self) -> Any:
+        """A new actor where there is room, else beside another: with a node its CPUs are lost too."""
+        if ray.available_resources().get("CPU", 0) >= self.engine.cpus:
+            actor = self.engine.actor()
+            started, _ = ray.wait([actor.pid.remote()], timeout=REPLACE_LIMIT)
+            if started:
+                return actor
+            ray.kill(actor, no_restart=True)
+        return self.engine.actor(crowded=True)
 
     def run(
         self, members: Sequence[int], submit: Callable[[int], Any], names: Sequence[str]

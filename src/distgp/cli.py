@@ -12,13 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
 import distgp
-from distgp.engines import EngineError
+from distgp.engines import Engine, EngineError, LocalEngine
 
 app = typer.Typer(
     help="Gaussian process regression for data too large for one GP.",
@@ -125,71 +124,47 @@ def fit(
 
     with plain_errors():
         refuse_existing(force, output)
-        if engine == "ray":
-            begin = time.perf_counter()
-            if partition_column is not None or partition != "random":
-                raise ValueError("with --engine ray workers divide their own rows at random")
-            with ray_engine(address, workers) as cluster:
-                model = distgp.DistributedGPRegressor(
-                    expert=expert,
-                    n_experts=number_or_word(n_experts),
-                    n_inducing=number_or_word(n_inducing),
-                    aggregation=aggregation,
-                    kernel=kernel,
-                    training=None if training == "none" else training,
-                    n_iter=n_iter,
-                    learning_rate=learning_rate,
-                    dtype=dtype,
-                    engine=cluster,
-                    random_state=seed,
-                    verbose=not quiet,
-                )
-                model.fit_parquet(
-                    data,
-                    target,
-                    features=names(features) or None,
-                    drop=names(drop),
-                    categorical=names(categorical),
-                    dates=dates.value,
-                    missing=missing.value,
-                )
-                model.save(output)
-                bytes_ = cluster.traffic.total()
-                report = fit_report(model, output, model.experts_.row_count(), 0, begin)
-            show(report | {"bytes": bytes_}, as_json)
-            return
-        rows = reading.read_training(
-            data,
-            target,
-            names(features) or None,
-            names(drop),
-            names(categorical),
-            dates.value,
-            missing.value,
-            partition_column,
-        )
-        tell_dropped(rows.dropped, as_json)
-        model = distgp.DistributedGPRegressor(
-            expert=expert,
-            n_experts=number_or_word(n_experts),
-            n_inducing=number_or_word(n_inducing),
-            aggregation=aggregation,
-            kernel=kernel,
-            partition=partition if rows.labels is None else rows.labels,
-            training=None if training == "none" else training,
-            n_iter=n_iter,
-            learning_rate=learning_rate,
-            device=device,
-            dtype=dtype,
-            random_state=seed,
-            verbose=not quiet,
-        )
         begin = time.perf_counter()
-        model.fit(rows.X, rows.y)
-        model.table_ = rows.columns
-        model.feature_names_in_ = np.array(rows.columns.features, dtype=object)
-        model.save(output)
-        show(fit_report(model, output, len(rows.y), rows.dropped, begin), as_json)
+        columns = {
+            "features": names(features) or None,
+            "drop": names(drop),
+            "categorical": names(categorical),
+            "dates": dates.value,
+            "missing": missing.value,
+        }
+        with open_engine(engine, address, workers) as where:
+            model = distgp.DistributedGPRegressor(
+                expert=expert,
+                n_experts=number_or_word(n_experts),
+                n_inducing=number_or_word(n_inducing),
+                aggregation=aggregation,
+                kernel=kernel,
+                partition=partition,
+                training=None if training == "none" else training,
+                n_iter=n_iter,
+                learning_rate=learning_rate,
+                device=device,
+                dtype=dtype,
+                engine=where,
+                random_state=seed,
+                verbose=not quiet,
+            )
+            dropped = reading.fit_table(model, data, target, partition_column, columns)
+            tell_dropped(dropped, as_json)
+            model.save(output)
+            report = {
+                "model": str(output),
+                "rows": model.experts_.row_count(),
+                "dropped": dropped,
+                "features": model.table_.features,
+                "n_experts": model.n_experts_,
+                "n_inducing": model.n_inducing_,
+                "aggregation": model.aggregation_.name,
+                "kernel": str(model.kernel_),
+                "bytes": where.traffic.total() or None,
+                "seconds": time.perf_counter() - begin,
+            }
+        show(report, as_json)
 
 
 @app.command()
@@ -277,6 +252,9 @@ def compare(
     training: Training = "auto",
     n_iter: Rounds = None,
     device: Device = "cpu",
+    engine: EngineOption = "local",
+    address: Address = None,
+    workers: WorkersOption = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: AsJson = False,
@@ -299,18 +277,20 @@ def compare(
             None,
         )
         tell_dropped(rows.dropped, as_json)
-        model = distgp.DistributedGPRegressor(
-            expert=expert,
-            n_experts=number_or_word(n_experts),
-            n_inducing=number_or_word(n_inducing),
-            kernel=kernel,
-            training=None if training == "none" else training,
-            n_iter=n_iter,
-            device=device,
-            random_state=seed,
-            verbose=not quiet,
-        )
-        results = comparison.on_split(model, rows.X, rows.y, test, seed, say(quiet or as_json))
+        with open_engine(engine, address, workers) as where:
+            model = distgp.DistributedGPRegressor(
+                expert=expert,
+                n_experts=number_or_word(n_experts),
+                n_inducing=number_or_word(n_inducing),
+                kernel=kernel,
+                training=None if training == "none" else training,
+                n_iter=n_iter,
+                device=device,
+                engine=where,
+                random_state=seed,
+                verbose=not quiet,
+            )
+            results = comparison.on_split(model, rows.X, rows.y, test, seed, say(quiet or as_json))
         comparison.write_csv(results, table)
         plotting.save_figure(plotting.comparison_figure(results), picture)
         if as_json:
@@ -345,30 +325,19 @@ def version() -> None:
     typer.echo(distgp.__version__)
 
 
-def ray_engine(address: str | None, workers: int | None) -> Any:
-    """A Ray engine, if Ray is installed."""
+def open_engine(name: str, address: str | None, workers: int | None) -> Engine:
+    """An engine by its name."""
+    if name == "local":
+        if address is not None or workers is not None:
+            raise ValueError("--address and --workers are for --engine ray")
+        return LocalEngine()
+    if name != "ray":
+        raise ValueError(f"engine must be local or ray, got {name!r}")
     try:
         from distgp.engines.ray import RayEngine
     except ImportError as error:
         raise ValueError(str(error)) from error
     return RayEngine(address=address, workers=workers)
-
-
-def fit_report(
-    model: distgp.DistributedGPRegressor, output: Path, rows: int, dropped: int, begin: float
-) -> dict[str, Any]:
-    """What was fitted."""
-    return {
-        "model": str(output),
-        "rows": rows,
-        "dropped": dropped,
-        "features": model.table_.features,
-        "n_experts": model.n_experts_,
-        "n_inducing": model.n_inducing_,
-        "aggregation": model.aggregation_.name,
-        "kernel": str(model.kernel_),
-        "seconds": time.perf_counter() - begin,
-    }
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distgp import metrics
+from distgp import metrics, parquet
 from distgp.columns import Columns, complete_rows, learn
+from distgp.engines import Engine, LocalEngine
 from distgp.regressor import DistributedGPRegressor, predict_unnamed
 from distgp.tables import Table, TableError, sink
 
@@ -59,6 +60,29 @@ def read_training(
     if not keep.any():
         raise TableError("no row is left after dropping those with missing values")
     return Rows(X[keep], y[keep], columns, labels, int((~keep).sum()))
+
+
+def fit_table(
+    model: DistributedGPRegressor,
+    where: str,
+    target: str,
+    label_column: str | None,
+    columns: dict[str, Any],
+) -> int:
+    """Fit a model to a table, read by the workers of a cluster where they can; rows dropped."""
+    remote = isinstance(model.engine, Engine) and not isinstance(model.engine, LocalEngine)
+    if remote and ("://" in where or Table.open(where).kind == "parquet"):
+        if label_column is not None:
+            raise ValueError("workers divide the rows that they read at random, not by a column")
+        model.fit_parquet(where, target, **columns)
+        return parquet.ParquetRows.open(where).n - model.experts_.row_count()
+    rows = read_training(where, target, label_column=label_column, **columns)
+    if rows.labels is not None:
+        model.set_params(partition=rows.labels)
+    model.fit(rows.X, rows.y)
+    model.table_ = rows.columns
+    model.feature_names_in_ = np.array(rows.columns.features, dtype=object)
+    return rows.dropped
 
 
 def predict_table(

@@ -1,5 +1,6 @@
 """A real Ray cluster: real processes, really killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -279,6 +281,29 @@ def test_a_thousand_experts_on_two_workers(engine):
     assert np.isfinite(remote.predict(X_NEW)).all()
     assert np.abs(remote.predict(X_NEW, aggregation="pooled") - np.sin(2 * X_NEW[:, 0])
                   - np.cos(X_NEW[:, 1])).mean() < 0.1  # fmt: skip
+
+
+def test_the_command_line(parquet, tmp_path):
+    command = [Path(sys.executable).parent / "distgp", "fit"]
+    options = ["--engine", "ray", "--workers", "2", "--n-iter", "4", "--n-inducing", "20", "--json"]
+    frame = pd.read_parquet(parquet)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for data in (parquet, tmp_path / "t.csv"):
+        model = tmp_path / f"{data.name}.safetensors"
+        done = subprocess.run(
+            [*command, data, "--target", "level", "--expert", "sparse", "-o", model, *options],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["rows"] == 300 and report["bytes"]["sums"] > 0
+        assert distgp.load(model).score(frame_of(frame), Y) > 0.5
+
+
+def frame_of(frame):
+    dummies = pd.get_dummies(frame["site"]).astype(float)
+    columns = {"site=hill": dummies["hill"], "site=lake": dummies["lake"]}
+    return frame[["east", "north"]].assign(**columns)
 
 
 def script(code, *arguments, **options):

@@ -1,10 +1,12 @@
 """The same numbers on a GPU as on the CPU, for every expert and aggregator."""
 
+import numpy as np
 import pytest
 import torch
 from ensembles import KINDS, build, expert
 from helpers import close, inputs, value_and_gradient
 
+import distgp
 from distgp import AGGREGATORS, AggregationError, Ensemble, unstack
 
 pytestmark = [
@@ -51,3 +53,28 @@ def test_aggregators(name, kind):
     assert there.mean.is_cuda
     close(there.mean.cpu(), here.mean, rtol=1e-5, atol=1e-6)
     close(there.variance.cpu(), here.variance, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_the_estimator_on_the_device_is_that_on_the_cpu(expert, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(400, 2))
+    y = 5 + np.sin(2 * X[:, 0]) + np.cos(X[:, 1]) + 0.2 * rng.normal(size=400)
+    options = {"expert": expert, "n_experts": 4, "n_inducing": 40, "training": None}
+    options |= {"kernel": 1.0 * distgp.RBF([0.5, 0.7])}
+    here = distgp.DistributedGPRegressor(**options).fit(X, y)
+    there = distgp.DistributedGPRegressor(**options, device="cuda").fit(X, y)
+    for name in distgp.AGGREGATORS:
+        if (expert, name) == ("exact", "pooled"):
+            continue
+        got = there.predict(X[:30], return_std=True, aggregation=name)
+        wanted = here.predict(X[:30], return_std=True, aggregation=name)
+        np.testing.assert_allclose(got, wanted, atol=1e-5, err_msg=name)
+    there.save(tmp_path / "m.safetensors")
+    for device in (None, "cpu"):
+        again = distgp.load(tmp_path / "m.safetensors", device)
+        np.testing.assert_allclose(again.predict(X), there.predict(X), atol=1e-8)
+    trained = distgp.DistributedGPRegressor(
+        expert=expert, n_experts=3, device="cuda", n_iter=8
+    ).fit(X, y)
+    assert trained.score(X, y) > 0.9

@@ -74,26 +74,30 @@ def show(rows: list[dict[str, object]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--largest", type=int, default=1_000_000)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--quick", action="store_true", help="few rows, for a look")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", distgp.CentralWarning)
-    sizes = [500, 2_000, 10_000, 20_000, 50_000, 200_000, 1_000_000, 5_000_000]
+    sizes = [500, 2_000, 10_000, 20_000, 50_000, 200_000, 1_000_000, 10_000_000]
+    on = {"device": arguments.device}
     largest = 2_000 if arguments.quick else arguments.largest
-    defaults = [measure(smooth, n) for n in sizes if n <= largest]
+    defaults = [measure(smooth, n, **on) for n in sizes if n <= largest]
     print("defaults")
     show(defaults)
     n = 2_000 if arguments.quick else 8_000
     shards = [250, 500] if arguments.quick else [250, 500, 1000, 2000]
     by_size = []
     for problem in (smooth, rough):
-        by_size += [measure(problem, n, expert="exact", n_experts=n // s) for s in shards]
-        by_size.append(measure(problem, n, expert="sparse"))
+        by_size += [measure(problem, n, expert="exact", n_experts=n // s, **on) for s in shards]
+        by_size.append(measure(problem, n, expert="sparse", **on))
     print("\nexact experts of different sizes, and sparse ones")
     show(by_size)
     if not arguments.quick:
         rows = [{"table": "defaults"} | row for row in defaults]
         rows += [{"table": "shard size"} | row for row in by_size]
-        write_csv(rows, Path(__file__).parent / "results" / "estimator.csv", "cpu")
+        name = "estimator.csv" if arguments.device == "cpu" else f"estimator-{arguments.device}.csv"
+        write_csv(rows, arguments.out / name, arguments.device)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,20 @@ def test_errors_name_the_shard_and_the_cause(engine):
     assert time.monotonic() - begin < 100
 
 
+def test_after_closing(engine):
+    own = RayEngine(workers=1, cpus=0)
+    gp = given(engine=own).fit(X, Y)
+    gp.close()  # does nothing: the engine is not the regressor's own
+    wanted = gp.predict(X_NEW)
+    own.close()
+    with pytest.raises(EngineError, match=r"this engine is closed.*gather\(\) before"):
+        gp.predict(X_NEW)
+    with pytest.raises(EngineError, match="this engine is closed"):
+        gp.fit(X, Y)
+    assert ray.is_initialized(), "a cluster that the engine did not start was stopped"
+    close([given(engine=engine).fit(X, Y).predict(X_NEW)], [wanted])
+
+
 def test_what_travels_is_counted(engine):
     engine.traffic.sent.clear()
     engine.traffic.received.clear()

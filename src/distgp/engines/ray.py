@@ -172,8 +172,7 @@ class RayEngine(Engine):
         self, sources: Sequence[Callable[[], Item]], names: Sequence[str]
     ) -> RayPlacement[Item]:
         """One actor an item; the actor makes it from its source."""
-        if not self._open:
-            raise EngineError("this engine is closed: make a new one")
+        self._pool.check_open()
         for source in sources:
             self.traffic.send(source)
         if len(sources) > self._pool.grow(len(sources)):
@@ -220,6 +219,14 @@ class _Pool:
         self.actors: list[Any] = []
         self.live: weakref.WeakSet[RayPlacement[Any]] = weakref.WeakSet()
 
+    def check_open(self) -> None:
+        """Refuse work after `close`."""
+        if not self.engine._open or not ray.is_initialized():
+            raise EngineError(
+                "this engine is closed and what lived in its workers is gone: fit again with a new one "
+                "(gather() before closing keeps a model)"
+            )
+
     def grow(self, size: int) -> int:
         """Have this many actors, or as many as the engine may; how many there are."""
         new = [self.engine.actor() for _ in range(len(self.actors), min(size, self.engine.workers))]
@@ -258,7 +265,8 @@ class _Pool:
         live = [placement for placement in self.live if worker in placement.held]
         steps = {step.key: step for placement in live for step in placement.steps}
         if steps:
-            ray.get(self.replay(worker, [steps[key] for key in sorted(steps)]))
+            last = self.replay(worker, [steps[key] for key in sorted(steps)])
+            ray.get(last, timeout=self.engine.time_limit)
         for key in steps.keys() - {placement.key for placement in live}:
             self.actors[worker].forget.remote(key)
 
@@ -276,6 +284,7 @@ class _Pool:
         self, members: Sequence[int], submit: Callable[[int], Any], names: Sequence[str]
     ) -> list[Any]:
         """One round: submit(worker) for every member, lost ones replaced and repeated."""
+        self.check_open()
         begin, attempts = time.monotonic(), dict.fromkeys(members, 0)
         called = dict(zip(members, names, strict=True))
         results: dict[int, Any] = {}

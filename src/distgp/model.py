@@ -112,13 +112,19 @@ def resolve(aggregation: str | Aggregator, ensemble: Ensemble) -> Aggregator:
     return choices.by_name("aggregation", aggregation, AGGREGATORS, Aggregator)
 
 
+def without_rows(group: Group) -> Group:
+    """The same experts without the rows that they were conditioned on."""
+    return replace(group, shards=None)
+
+
 def here(value: Any, seen: dict[int, Any]) -> Any:
     """A tree with every ensemble in it brought to this process; what is shared stays shared."""
     if id(value) in seen:
         return seen[id(value)]
     made = value
     if isinstance(value, Ensemble):
-        made = Ensemble(value.where.here(), value.about)
+        groups = value.where.here() if value.exact else tuple(value.map(without_rows))
+        made = Ensemble(groups, value.about)
     elif is_dataclass(value) and not isinstance(value, type):
         parts = {spec.name: getattr(value, spec.name) for spec in fields(value) if spec.init}
         moved = {name: here(part, seen) for name, part in parts.items()}

@@ -6,8 +6,10 @@ rows out to its experts at random.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from distgp.partition import RandomPartition, split
 from distgp.scaling import Scaling
 from distgp.shards import Shard, stack
 from distgp.sources import Rows, even_parts, named
-from distgp.tables import TableError
+from distgp.tables import Table, TableError
 from distgp.workers import ShardGroup
 
 
@@ -40,6 +42,7 @@ class Piece:
 class Stretch:
     """What one worker reads: its pieces, and the numbers of its experts."""
 
+    system: fs.FileSystem
     pieces: tuple[Piece, ...]
     experts: range
 
@@ -52,6 +55,7 @@ class Stretch:
 class ParquetRows:
     """The files of a data set, with the number of rows of each row group."""
 
+    system: fs.FileSystem
     files: tuple[tuple[str, tuple[int, ...]], ...]
     schema: pa.Schema
 
@@ -61,24 +65,24 @@ class ParquetRows:
 
         Reads the files' footers, no rows.
         """
+        system, paths = _find(where)
         files, schema = [], None
-        for path in _find(where):
+        for path in paths:
             try:
-                system, name = _system(path)
-                with parquet.ParquetFile(system.open_input_file(name)) as file:
+                with parquet.ParquetFile(system.open_input_file(path)) as file:
                     groups = [
                         file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)
                     ]
                     found = file.schema_arrow
             except (pa.ArrowException, OSError) as error:
                 raise TableError(f"cannot read {path} as parquet: {error}") from error
-            if schema is not None and found.names != schema.names:
+            if schema is not None and set(found.names) != set(schema.names):
                 raise TableError(f"{path} has other columns than {files[0][0]}: {found.names}")
             schema = found if schema is None else schema
             files.append((path, tuple(groups)))
         if schema is None or not sum(sum(groups) for _, groups in files):
             raise TableError(f"{where} holds no rows")
-        return ParquetRows(tuple(files), schema)
+        return ParquetRows(system, tuple(files), schema)
 
     @property
     def n(self) -> int:
@@ -90,7 +94,7 @@ class ParquetRows:
         parts = even_parts(n_experts, workers)
         cuts = [part.start * self.n // n_experts for part in parts] + [self.n]
         return [
-            Stretch(tuple(self._between(cuts[i], cuts[i + 1])), part)
+            Stretch(self.system, tuple(self._between(cuts[i], cuts[i + 1])), part)
             for i, part in enumerate(parts)
         ]
 
@@ -145,35 +149,38 @@ def standardise(rows: Placement[Rows], scaling: Scaling, like: torch.Tensor) -> 
     return rows.derive(_standardised, scaling, str(like.dtype).removeprefix("torch."))
 
 
-def _find(where: str) -> list[str]:
-    if "://" in where:
-        system, name = fs.FileSystem.from_uri(where)
-        scheme = where.split("://")[0]
-        if system.get_file_info(name).type == fs.FileType.Directory:
-            inside = system.get_file_info(fs.FileSelector(name, recursive=True))
-            return sorted(f"{scheme}://{f.path}" for f in inside if f.path.endswith(".parquet"))
-        return [where]
-    from distgp.tables import Table
+def _find(where: str) -> tuple[fs.FileSystem, list[str]]:
+    """The file system, and the files on it."""
+    if "://" not in where:
+        table = Table.open(where)
+        if table.kind != "parquet":
+            raise TableError(
+                f"workers read Parquet by themselves, {where} is {table.kind}: convert it"
+            )
+        return fs.LocalFileSystem(), [str(path.resolve()) for path in table.paths]
+    try:
+        system, path = fs.FileSystem.from_uri(where)
+        plain = re.split(r"[*?[]", path)[0]
+        folder = path if plain == path else plain.rpartition("/")[0]
+        info = system.get_file_info(folder)
+        if info.type == fs.FileType.File:
+            return system, [path]
+        inside = system.get_file_info(fs.FileSelector(folder, recursive=True))
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"cannot list {where}: {error}") from error
+    wanted = path if folder != path else "*.parquet"
+    found = sorted(f.path for f in inside if f.is_file and fnmatch(f.path, wanted))
+    if not found:
+        raise TableError(f"{where} holds no .parquet files")
+    return system, found
 
-    table = Table.open(where)
-    if table.kind != "parquet":
-        raise TableError(f"workers read Parquet by themselves, {where} is {table.kind}: convert it")
-    return [str(path.resolve()) for path in table.paths]
 
-
-def _system(path: str) -> tuple[fs.FileSystem, str]:
-    return fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
-
-
-def _tables(stretch: Stretch, names: Sequence[str]) -> list[pa.Table]:
-    """The pieces of a stretch, these columns."""
-    found = []
+def _tables(stretch: Stretch, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The pieces of a stretch, these columns, one at a time."""
     for piece in stretch.pieces:
-        system, name = _system(piece.path)
-        with parquet.ParquetFile(system.open_input_file(name)) as file:
+        with parquet.ParquetFile(stretch.system.open_input_file(piece.path)) as file:
             table = file.read_row_group(piece.group, columns=list(names))
-        found.append(table.slice(piece.start, piece.stop - piece.start))
-    return found
+        yield table.slice(piece.start, piece.stop - piece.start)
 
 
 def _distinct(stretch: Stretch, name: str) -> set[str]:

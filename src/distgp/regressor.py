@@ -168,18 +168,25 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
             )
         self.models_, self._one_target, self._seed = models, one_target, settings.seed
         self.engine_ = engine
+        engine.users.add(self)
 
     def gather(self) -> DistributedGPRegressor:
-        """Bring the experts from the workers of a cluster into this process, and let those go."""
+        """Bring the experts from the workers of a cluster into this process, and let those go.
+
+        Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
+        """
         check_is_fitted(self)
         self.models_ = [model.gathered() for model in self.models_]
         self.close()
         return self
 
     def close(self) -> None:
-        """Let go of the workers, unless they belong to an engine of your own."""
+        """Let go of the workers, unless others use them or they belong to an engine of your own."""
         engine = getattr(self, "engine_", None)
-        if engine is not None and engine is not self.engine:
+        if engine is None or engine is self.engine:
+            return
+        engine.users.discard(self)
+        if not len(engine.users):
             engine.close()
 
     def fit_parquet(
@@ -198,7 +205,24 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         random. dates: "refuse" or "expand"; missing: "refuse" or "drop"; text becomes one column of 0 and
         1 for each value.
         """
-        data = parquet.ParquetRows.open(str(where))
+        before = self.__dict__.copy()
+        try:
+            columns = {
+                "features": features,
+                "drop": drop,
+                "categorical": categorical,
+                "dates": dates,
+            }
+            return self._fit_parquet(str(where), target, columns, missing)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fit_parquet(
+        self, where: str, target: str, options: dict[str, Any], missing: str
+    ) -> DistributedGPRegressor:
+        data = parquet.ParquetRows.open(where)
         settings = self._settings(data.n, d=1)  # the width is known once the columns are
         if not isinstance(self.partition, str) or self.partition != "random":
             raise ValueError(
@@ -210,16 +234,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(
                 "n_experts='cv' needs the rows in this process: give a number, or 'auto'"
             )
-        stretches, columns = parquet.place(
-            engine,
-            data,
-            n_experts,
-            target,
-            features=features,
-            drop=drop,
-            categorical=categorical,
-            dates=dates,
-        )
+        stretches, columns = parquet.place(engine, data, n_experts, target, **options)
         raw = parquet.read(stretches, columns, missing, settings.seed)
         d = len(columns.features)
         scaling = parquet.scaling_of(raw, self.normalize, d)
@@ -227,6 +242,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         rows = parquet.standardise(raw, scaling, settings.like())
         del raw
         self._fit_placed(settings, engine, rows, [scaling], True)
+        self.__dict__.pop("cv_results_", None)
         self.n_features_in_, self.table_ = d, columns
         self.feature_names_in_ = np.array(columns.features, dtype=object)
         return self
@@ -235,7 +251,8 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         """Add these rows as one new expert; the first call fits.
 
         Scaling, hyperparameters and inducing inputs stay; with independent training the new expert
-        learns its own. The weights of the aggregator are computed anew.
+        learns its own. The weights of the aggregator are computed anew. Experts on a cluster are brought
+        into this process first, as by `gather`.
         """
         if not hasattr(self, "models_"):
             return self.fit(X, y)
@@ -246,7 +263,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
                 f"expected {len(self.models_)} target columns as in fit, got {targets.shape[1]}"
             )
         models = []
-        for model, column in zip(self.models_, targets.T, strict=True):
+        for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
             like, seen = model.parameters.noise, model.ensemble.row_count()
             rows = torch.arange(seen, seen + len(X), device=like.device)
             shard = Shard.of(

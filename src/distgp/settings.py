@@ -121,9 +121,9 @@ class Settings:
         if isinstance(self.engine, Engine):
             return self.engine
         if self.engine == "ray":
-            from distgp.engines.ray import RayEngine
+            from distgp.engines.ray import shared_engine
 
-            return RayEngine()
+            return shared_engine()
         return LocalEngine()
 
     def number_of_experts(self, workers: int = 1) -> int | None:

@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'distgp[ray]'")
 
@@ -41,7 +43,7 @@ X_NEW = make_data(40, seed=1)[0]
 @pytest.fixture(scope="module")
 def engine():
     """One small cluster for all tests here."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     with RayEngine(workers=2, time_limit=120) as made:
         yield made
     ray.shutdown()
@@ -105,13 +107,29 @@ def test_every_training_method_is_as_in_one_process(engine, training, expert):
     close(remote.predict(X_NEW, return_std=True), local.predict(X_NEW, return_std=True), 1e-4)
 
 
+def test_copies_and_searches_use_the_same_engine(engine):
+    options = {"expert": "exact", "n_experts": 2, "n_iter": 2}
+    gp = DistributedGPRegressor(**options, engine=engine).fit(X, Y)
+    assert clone(gp).engine is engine
+    search = GridSearchCV(gp, {"n_experts": [1, 3]}, cv=2).fit(X, Y)
+    assert search.best_estimator_.score(X, Y) > 0.8
+    assert DistributedGPRegressor(engine=engine, n_experts="cv", n_iter=1).fit(X, Y).n_experts_ >= 2
+    both = DistributedGPRegressor(**options, engine=engine).fit(X, np.column_stack([Y, Y**2]))
+    local = DistributedGPRegressor(**options).fit(X, np.column_stack([Y, Y**2]))
+    close(both.predict(X_NEW, return_std=True), local.predict(X_NEW, return_std=True), 1e-5)
+    both.fit(X, Y)
+    close(gp.predict(X_NEW, return_std=True), both.predict(X_NEW, return_std=True))
+
+
 def test_gathered_and_saved(engine, tmp_path):
     for expert in ("exact", "sparse"):
         remote = given(expert=expert, n_inducing=30, engine=engine).fit(X, Y)
         wanted = remote.predict(X_NEW, return_std=True)
         with pytest.raises(TypeError, match=r"call gather\(\) on the regressor"):
             __import__("pickle").dumps(remote)
+        engine.traffic.received.clear()
         remote.save(tmp_path / f"{expert}.safetensors")
+        assert bool(engine.traffic.received["rows"]) is (expert == "exact")
         close(
             distgp.load(tmp_path / f"{expert}.safetensors").predict(X_NEW, return_std=True), wanted
         )
@@ -195,16 +213,18 @@ def test_errors_name_the_shard_and_the_cause(engine):
         EngineError, match=r"worker with shards . to . was lost 4 times in one round"
     ):
         where.map(dies)
-    with pytest.raises(ValueError, match="no good rows"):
+    with pytest.raises(ValueError, match="no good rows") as caught:
         where.map(fails)
+    assert "on the worker with shards" in caught.value.__notes__[0]
     engine.time_limit = 0.5
     try:
         with pytest.raises(
             EngineError, match=r"longer than its limit of 0\.5 s; still at work: shards"
         ):
-            where.map(slow_rows, 5.0)
+            where.map(slow_rows, 30.0)
     finally:
         engine.time_limit = 120
+    assert where.map(slow_rows, 0.0), "late workers must not hold up the next round"
     assert time.monotonic() - begin < 100
 
 
@@ -257,7 +277,7 @@ def test_workers_read_parquet_by_themselves(engine, parquet, tmp_path):
     close(remote.predict(new, return_std=True, aggregation="rbcm"),
           remote.predict(new, return_std=True, aggregation="rbcm"), 1e-12)  # fmt: skip
     full = DistributedGPRegressor(engine=engine, expert="sparse", n_inducing=30, n_iter=8)
-    full.fit_parquet(f"file://{parquet}", "level")
+    full.fit_parquet(f"file://{parquet}/*.parquet", "level")
     assert list(full.feature_names_in_) == ["east", "north", "site=hill", "site=lake"]
     full.save(tmp_path / "m.safetensors")
     assert distgp.load(tmp_path / "m.safetensors").n_experts_ == full.n_experts_
@@ -409,6 +429,7 @@ PEAK = """
     gp = distgp.DistributedGPRegressor(
         engine="ray", expert="sparse", n_inducing=16, n_iter=4, training_rows=2000
     ).fit_parquet(sys.argv[1], "y")
+    gp.save(sys.argv[1] + ".safetensors")
     print(gp.experts_.row_count(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
     gp.close()
 """

@@ -8,6 +8,7 @@ on; functions get the item and the arguments sent along, and what they return tr
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,8 @@ class Engine(ABC):
 
     name: ClassVar[str]
     traffic: Traffic
+    users: weakref.WeakSet[Any]
+    """Whoever has items here: who comes last may close an engine that nobody owns."""
 
     @property
     @abstractmethod

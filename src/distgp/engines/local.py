@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
@@ -40,6 +41,7 @@ class LocalEngine(Engine):
 
     def __init__(self) -> None:
         self.traffic = Traffic()
+        self.users = weakref.WeakSet()
 
     @property
     def workers(self) -> int:

@@ -45,13 +45,24 @@ SMALL = 2**16
 """Bytes of arguments up to which they travel with each call; more go once through the object store."""
 
 
-def _register(device: str) -> None:
-    """Tensors travel as arrays, from any device, and arrive on the device of the receiver."""
-    ray.util.register_serializer(
-        Tensor,
-        serializer=lambda tensor: tensor.detach().cpu().numpy(),
-        deserializer=lambda array: torch.from_numpy(np.array(array)).to(device),
-    )
+_DEVICE = ["cpu"]
+"""Where tensors that arrive in this process are put."""
+
+
+def _to_array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _from_array(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.array(array)).to(_DEVICE[0])
+
+
+def _register() -> None:
+    """Tensors travel as arrays, from any device, and arrive on the device of the receiver.
+
+    Both functions are sent by name, so that the receiver's own `_DEVICE` counts.
+    """
+    ray.util.register_serializer(Tensor, serializer=_to_array, deserializer=_from_array)
 
 
 class _Worker:
@@ -59,7 +70,8 @@ class _Worker:
 
     def __init__(self, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        _register(device)
+        _DEVICE[0] = device
+        _register()
         self._shelf: dict[int, Any] = {}
 
     def make(self, key: int, source: Callable[[], Any]) -> None:
@@ -99,7 +111,7 @@ _STARTED_HERE: list[bool] = []
 def _join(address: str | None) -> None:
     """Connect to a cluster, or start one, unless the process is connected already."""
     if ray.is_initialized():
-        if address not in (None, "auto") and not _STARTED_HERE:
+        if address not in (None, "auto", ray.get_runtime_context().gcs_address):
             raise EngineError(
                 f"this process is connected to a Ray cluster already, so it cannot join {address!r}: "
                 "call ray.shutdown() first, or leave out the address"
@@ -122,6 +134,16 @@ def _leave() -> None:
             ray.shutdown()
 
 
+_SHARED: list[RayEngine] = []
+
+
+def shared_engine() -> RayEngine:
+    """The engine behind engine="ray": one for all regressors of this process."""
+    if not _SHARED or not _SHARED[0]._open or not ray.is_initialized():
+        _SHARED[:] = [RayEngine()]
+    return _SHARED[0]
+
+
 class RayEngine(Engine):
     """Workers are actors on a Ray cluster.
 
@@ -129,7 +151,7 @@ class RayEngine(Engine):
     is started on this machine and stopped with the engine). workers: how many actors at most
     (default: one for every `cpus` CPUs of the cluster). cpus, gpus: what each actor takes; with gpus
     its tensors live on the GPU. retries: how often the work of one worker is repeated in one round
-    when it is lost. time_limit: seconds that a round may take.
+    when it is lost. time_limit: seconds that a round may take; None for any.
     """
 
     name: ClassVar[str] = "ray"
@@ -141,14 +163,15 @@ class RayEngine(Engine):
         cpus: float = 1,
         gpus: float = 0,
         retries: int = 3,
-        time_limit: float | None = None,
+        time_limit: float | None = 3600.0,
     ) -> None:
         self.retries, self.time_limit = retries, time_limit
         self.cpus, self.gpus = cpus, gpus
         self.traffic = Traffic()
+        self.users = weakref.WeakSet()
         _join(address)
         _OPEN.add(self)
-        _register("cpu")
+        _register()
         self._asked = workers
         self._keys = itertools.count()
         self._pool = _Pool(self)
@@ -158,15 +181,32 @@ class RayEngine(Engine):
     def workers(self) -> int:
         """Actors that fit on the cluster, or as many as were asked for."""
         room = ray.cluster_resources()
-        fit = int(room.get("CPU", 1) / self.cpus) if self.cpus else int(room.get("CPU", 1))
-        if self.gpus:
-            fit = min(fit, int(room.get("GPU", 0) / self.gpus))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        fit = sum(self._fit_on(node) for node in nodes)
         if fit < 1:
             raise EngineError(
                 f"no worker with {self.cpus} CPUs and {self.gpus} GPUs fits on the cluster, which has "
                 f"{room.get('CPU', 0):g} CPUs and {room.get('GPU', 0):g} GPUs"
             )
         return fit if self._asked is None else self._asked
+
+    def _fit_on(self, resources: dict[str, float]) -> int:
+        """Workers that fit on a node."""
+        by_cpu = (
+            resources.get("CPU", 0) / self.cpus if self.cpus else max(1, resources.get("CPU", 0))
+        )
+        by_gpu = resources.get("GPU", 0) / self.gpus if self.gpus else by_cpu
+        return int(min(by_cpu, by_gpu))
+
+    def __deepcopy__(self, memo: Any) -> RayEngine:
+        """An engine is where things are: copies of what uses it use the same one."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an engine cannot be pickled, nor what lives in its workers: save the regressor to a file, or "
+            "call gather() on the regressor and give it engine='local'"
+        )
 
     def scatter(
         self, sources: Sequence[Callable[[], Item]], names: Sequence[str]
@@ -185,10 +225,9 @@ class RayEngine(Engine):
 
     def actor(self, crowded: bool = False) -> Any:
         """A new worker; `crowded`: on CPUs that others have already."""
-        device = "cuda" if self.gpus else "cpu"
-        threads = max(1, int(self.cpus))
-        cpus = 0 if crowded else self.cpus
-        options = {"num_cpus": cpus, "num_gpus": self.gpus, "max_restarts": 0}
+        cpus, gpus = (0, 0) if crowded else (self.cpus, self.gpus)
+        device, threads = "cuda" if gpus else "cpu", max(1, int(self.cpus))
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
         return ray.remote(_Worker).options(**options).remote(device, threads)
 
     def next_key(self) -> int:
@@ -246,6 +285,12 @@ class _Pool:
         del ready
         return len(self.actors)
 
+    def forget(self, members: Sequence[int], key: int) -> None:
+        """Take an item off the shelves."""
+        for worker in members:
+            if worker < len(self.actors):
+                self.actors[worker].forget.remote(key)
+
     def replay(self, worker: int, steps: Sequence[_Step]) -> Any:
         """Have a worker take these steps; a reference to the last."""
         actor, reference = self.actors[worker], None
@@ -293,6 +338,8 @@ class _Pool:
             ready, _ = ray.wait(list(pending), timeout=self._time_left(begin))
             if not ready:
                 late = ", ".join(called[w] for w in pending.values())
+                for worker in pending.values():  # it is made anew when it is needed next
+                    ray.kill(self.actors[worker], no_restart=True)
                 raise EngineError(
                     f"a round took longer than its limit of {self.engine.time_limit:g} s; still at work: "
                     f"{late}. Raise time_limit, or use more or smaller shards"
@@ -301,7 +348,9 @@ class _Pool:
             try:
                 results[worker] = ray.get(ready[0])
             except RayTaskError as error:
-                raise _cause(error) from None
+                cause = _cause(error)
+                cause.add_note(f"on the worker with {called[worker]}")
+                raise cause from error
             except RayError as error:
                 self._replace(worker, called[worker], attempts, error)
                 pending[submit(worker)] = worker
@@ -379,7 +428,11 @@ class RayPlacement(Placement[Item], Generic[Item]):
         sent = self._sent(arguments, len(self.members))
         step = _Step(self.engine.next_key(), self.key, function, sent)
         pool = self.engine._pool
-        made = pool.run(self.members, lambda w: pool.replay(w, [step]), self.names)
+        try:
+            made = pool.run(self.members, lambda w: pool.replay(w, [step]), self.names)
+        except Exception:
+            pool.forget(self.members, step.key)
+            raise
         there = [i for i, kept in enumerate(made) if kept]
         return RayPlacement(
             self.engine,
@@ -419,8 +472,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
     def __del__(self) -> None:
         try:
             if ray.is_initialized() and self.engine._open:
-                for worker in self.held:
-                    self.engine._pool.actors[worker].forget.remote(self.key)
+                self.engine._pool.forget(self.held, self.key)
         except Exception:  # a lost actor has forgotten already; an interpreter may be going down
             return
 

@@ -43,6 +43,10 @@ class LocalEngine(Engine):
         self.traffic = Traffic()
         self.users = weakref.WeakSet()
 
+    def __reduce__(self) -> Any:
+        """Nothing lives in it, so that any other is as good."""
+        return LocalEngine, ()
+
     @property
     def workers(self) -> int:
         """One: experts that live together are worked on together."""

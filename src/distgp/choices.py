@@ -2,8 +2,8 @@
 
 `benchmarks/estimator.py` measures them, on two CPU cores. Training exact experts of s rows costs about
 s²n a round. On a smooth function small shards lose nothing and are cheap; on a rough one, where rows
-never suffice, the error falls as s grows, and sparse experts are far worse. So s is as large as a round
-of about a second allows: 1,000. Two-level adds n² kernel values, again for every n rows predicted: beyond
+never suffice, the error falls as s grows, and sparse experts are far worse. So s is as large as
+seems affordable: 1,000. Two-level adds n² kernel values, again for every n rows predicted: beyond
 20,000 rows sparse experts take over, whose cost is linear in n, and constant for training.
 """
 
@@ -20,17 +20,17 @@ from distgp.aggregation import Aggregator, Ensemble, Opt, PoE, Pooled, TwoLevel
 EXACT_SHARD = 1_000
 """Rows of an exact expert, at most."""
 EXACT_ROWS = 20_000
-"""Rows up to which experts are exact: there n² kernel values are 8 s to combine, 0.5 ms a prediction."""
+"""Rows up to which experts are exact: beyond, the n² kernel values of two-level weigh too much."""
 SPARSE_SHARD = 32
-"""Rows of a sparse expert for each inducing input: its m³ of factorisation is then 1 % of its nm²."""
+"""Rows of a sparse expert for each inducing input: its m³ of factorisation is then little beside its nm²."""
 EXPERT_MEMORY = 2**30
 """Bytes that the m × m matrices of all sparse experts may take together."""
 LARGEST_INDUCING = 1024
-"""Inducing inputs at most, where the greedy rule chooses: 50 µs a row to condition, 40 to predict."""
+"""Inducing inputs at most, where the greedy rule chooses; a row costs m² to condition and to predict."""
 TRAINING_INDUCING = (256, 512)
 """Inducing inputs at most in the two stages of training; they are chosen anew in between."""
 TRAINING_ROWS = 10_000
-"""Rows that sparse training looks at: enough to know θ to a few per cent, whatever n is."""
+"""Rows that sparse training looks at: the cost of training does not depend on n then."""
 
 Named = TypeVar("Named")
 

@@ -22,7 +22,7 @@ EXACT_SHARD = 1_000
 EXACT_ROWS = 20_000
 """Rows up to which experts are exact: beyond, the n² kernel values of two-level weigh too much."""
 SPARSE_SHARD = 32
-"""Rows of a sparse expert for each inducing input: its m³ of factorisation is then little beside its nm²."""
+"""Rows of a sparse expert for each inducing input: its m³ is then little beside its nm²."""
 EXPERT_MEMORY = 2**30
 """Bytes that the m × m matrices of all sparse experts may take together."""
 LARGEST_INDUCING = 1024

@@ -273,9 +273,9 @@ def test_workers_read_parquet_by_themselves(engine, parquet, tmp_path):
     assert not engine.traffic.sent["rows"]
     new = pd.DataFrame(X_NEW, columns=["east", "north"])
     close(remote.predict(new, return_std=True), local.predict(X_NEW, return_std=True))
+    before = remote.predict(new, return_std=True, aggregation="rbcm")
     os.kill(remote.experts_.where.pids()[0], signal.SIGKILL)
-    close(remote.predict(new, return_std=True, aggregation="rbcm"),
-          remote.predict(new, return_std=True, aggregation="rbcm"), 1e-12)  # fmt: skip
+    close(remote.predict(new, return_std=True, aggregation="rbcm"), before, 1e-12)
     full = DistributedGPRegressor(engine=engine, expert="sparse", n_inducing=30, n_iter=8)
     full.fit_parquet(f"file://{parquet}/*.parquet", "level")
     assert list(full.feature_names_in_) == ["east", "north", "site=hill", "site=lake"]
@@ -380,7 +380,7 @@ DRIVER = """
 def test_no_process_is_left_behind(how):
     driver = script(DRIVER, how)
     pids = [int(pid) for pid in driver.stdout.readline().split()]
-    assert len(pids) == 2 or len(pids) == os.cpu_count() or len(pids) == 4, driver.stderr.read()
+    assert 1 <= len(pids) <= 4, "one process a CPU, for four experts at most"
     if how == "close":
         assert driver.stdout.readline().strip() == "False"
     else:

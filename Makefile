@@ -41,7 +41,7 @@ unit: $(STAMP) ## pytest
 	$(BIN)/python -m pytest
 
 bench: $(STAMP) ## Run every benchmark, the studies in their quick form
-	@for script in objective precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick"; do \
+	@for script in objective precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick" "sparsegrid --quick"; do \
 	  set -- $$script; echo "== $$script"; $(BIN)/python benchmarks/$$1.py $$2 || exit 1; done
 
 format: $(STAMP) ## Rewrite the sources in the project's style

@@ -15,7 +15,7 @@ import torch
 import distgp
 
 
-def medians(calls: dict[str, Callable[[], object]], repeats: int = 9) -> dict[str, float]:
+def medians(calls: Mapping[str, Callable[[], object]], repeats: int = 9) -> dict[str, float]:
     """Median seconds of each call, taken in turns so that a noisy machine disturbs all alike."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():

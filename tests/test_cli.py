@@ -322,7 +322,7 @@ def write_parquet(path, rows):
 
 def test_memory_does_not_grow_with_the_file(small_model, tmp_path):
     peaks = {}
-    for rows in (200_000, 2_000_000):
+    for rows in (1_000_000, 4_000_000):
         data, out = tmp_path / f"{rows}.parquet", tmp_path / f"out-{rows}.parquet"
         write_parquet(data, rows)
         command = [COMMAND, "predict", small_model, data, "-o", out]
@@ -334,5 +334,5 @@ def test_memory_does_not_grow_with_the_file(small_model, tmp_path):
         )
         peaks[rows] = int(done.stdout) / 1024
         assert pq.ParquetFile(out).metadata.num_rows == rows
-    # The longer file's columns alone would take 64 MiB, its predictions as much again.
-    assert peaks[2_000_000] < peaks[200_000] + 40, peaks
+    # The rows that the longer file has more take 48 MiB alone, their predictions as much again.
+    assert peaks[4_000_000] < peaks[1_000_000] + 60, peaks

@@ -46,8 +46,10 @@ from distgp.kernels import (
     RationalQuadratic,
     Scale,
     Sum,
+    separable,
 )
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.loading import load
 from distgp.partition import (
     PARTITIONS,
     ColumnPartition,
@@ -60,8 +62,9 @@ from distgp.partition import (
     with_communication,
 )
 from distgp.persistence import ModelFileError
-from distgp.regressor import DistributedGPRegressor, load
+from distgp.regressor import DistributedGPRegressor
 from distgp.shards import Shard, stack, unstack
+from distgp.sparsegrid import SparseGridGP
 from distgp.training import (
     ALGORITHMS,
     Admm,
@@ -136,6 +139,7 @@ __all__ = [
     "Scale",
     "Shard",
     "SparseExpert",
+    "SparseGridGP",
     "SparsePosterior",
     "Sum",
     "TrainingResult",
@@ -145,6 +149,7 @@ __all__ = [
     "__version__",
     "central_set",
     "load",
+    "separable",
     "split",
     "stack",
     "train",

@@ -67,14 +67,14 @@ def fit_experts(recipe: Recipe, workers: Workers) -> Fitted:
     """The whole way, for one target."""
     theta, result = recipe.start, None
     if recipe.algorithm is not None:
-        result = _train(recipe, recipe.algorithm, workers)
+        result = learn(recipe, recipe.algorithm, workers)
         theta = result.parameters
     if recipe.sparse and not recipe.independent:
         theta = replace(theta, inducing=_inducing(recipe, theta, workers, None))
     return Fitted(theta, Ensemble.condition(recipe.expert, theta, workers), result)
 
 
-def _train(recipe: Recipe, algorithm: Algorithm, workers: Workers) -> TrainingResult:
+def learn(recipe: Recipe, algorithm: Algorithm, workers: Workers) -> TrainingResult:
     """θ from a sample of the rows. Sparse: in two stages, the inducing inputs chosen anew for each."""
     n = int(workers.sizes().sum())
     share = 1.0 if recipe.training_rows is None else min(1.0, recipe.training_rows / n)
@@ -217,7 +217,7 @@ def new_expert(recipe: Recipe, theta: Parameters, shard: Shard, number: int) -> 
         )
     if recipe.algorithm is not None:
         alone = replace(recipe, inducing="auto" if own.inducing is None else len(own.inducing))
-        own = _train(alone, recipe.algorithm, Workers.of([shard])).parameters[0]
+        own = learn(alone, recipe.algorithm, Workers.of([shard])).parameters[0]
     every = Parameters(
         own.kernel.with_parameters({k: v[None] for k, v in own.kernel.parameters().items()}),
         own.noise[None],

@@ -46,6 +46,19 @@ def cholesky(A: Tensor, name: str = "the covariance matrix", singular: bool = Fa
     return L
 
 
+def cholesky_above_rounding(A: Tensor, name: str) -> Tensor:
+    """Lower L with L Lᵀ = A if its pivots stand clear of rounding error, else as if `singular`.
+
+    Where no gradient is asked for, A stays as it is if it can: two factors of the same kernel then
+    agree to rounding.
+    """
+    L, info = torch.linalg.cholesky_ex(A)
+    diagonal = A.diagonal(dim1=-2, dim2=-1)
+    rounding = 10 * A.shape[-1] * torch.finfo(A.dtype).eps * diagonal.mean(-1, keepdim=True)
+    clear = L.diagonal(dim1=-2, dim2=-1).square() > rounding
+    return L if not info.any() and clear.all() else cholesky(A, name, singular=True)
+
+
 def solve_lower(L: Tensor, B: Tensor) -> Tensor:
     """L⁻¹ B."""
     return torch.linalg.solve_triangular(L, B, upper=False)

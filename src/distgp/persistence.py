@@ -41,6 +41,7 @@ PACKAGES = (
     "training",
     "columns",
     "engines.local",
+    "sparsegrid",
 )
 """Where the classes live that a file may name."""
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.model_selection import KFold
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from distgp import choices, metrics, parquet, persistence
+from distgp import choices, parquet
 from distgp.aggregation import Aggregator
 from distgp.engines import Engine, Placement
+from distgp.estimator import GPEstimator
 from distgp.experts import Expert, Parameters
 from distgp.fitting import fit_experts, new_expert
 from distgp.kernels import Kernel
@@ -31,7 +29,7 @@ from distgp.sources import Rows, place, with_target
 from distgp.training import Algorithm
 
 
-class DistributedGPRegressor(RegressorMixin, BaseEstimator):
+class DistributedGPRegressor(GPEstimator):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
 
     Parameters
@@ -75,10 +73,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
     With several targets each column has a model of its own, and these attributes are lists.
     """
 
-    n_features_in_: int
-    feature_names_in_: np.ndarray
     models_: list[Model]
-    table_: Any
 
     def __init__(
         self,
@@ -120,18 +115,13 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         """Divide the rows (n, d) over experts, train, condition, combine. y: (n,) or (n, targets)."""
-        before = self.__dict__.copy()
-        try:
+        with self._unchanged_on_failure():
             return self._fit(X, y)
-        except BaseException:
-            self.__dict__.clear()  # a fit that fails leaves what was fitted before
-            self.__dict__.update(before)
-            raise
 
     def _fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         X, y = self._checked(X, y)
         for name in ("table_", "cv_results_"):
-            self.__dict__.pop(name, None)
+            vars(self).pop(name, None)
         targets = y[:, None] if y.ndim == 1 else y
         settings = self._settings(len(X))
         settings.check_targets(targets)
@@ -180,15 +170,6 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         self.close()
         return self
 
-    def close(self) -> None:
-        """Let go of the workers, unless others use them or they belong to an engine of your own."""
-        engine = getattr(self, "engine_", None)
-        if engine is None or engine is self.engine:
-            return
-        engine.users.discard(self)
-        if not len(engine.users):
-            engine.close()
-
     def fit_parquet(
         self,
         where: str,
@@ -205,19 +186,9 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         random. dates: "refuse" or "expand"; missing: "refuse" or "drop"; text becomes one column of 0 and
         1 for each value.
         """
-        before = self.__dict__.copy()
-        try:
-            columns = {
-                "features": features,
-                "drop": drop,
-                "categorical": categorical,
-                "dates": dates,
-            }
+        columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
+        with self._unchanged_on_failure():
             return self._fit_parquet(str(where), target, columns, missing)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _fit_parquet(
         self, where: str, target: str, options: dict[str, Any], missing: str
@@ -242,7 +213,7 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         rows = parquet.standardise(raw, scaling, settings.like())
         del raw
         self._fit_placed(settings, engine, rows, [scaling], True)
-        self.__dict__.pop("cv_results_", None)
+        vars(self).pop("cv_results_", None)
         self.n_features_in_, self.table_ = d, columns
         self.feature_names_in_ = np.array(columns.features, dtype=object)
         return self
@@ -313,49 +284,6 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         ]
         return draws[0] if self._one_target else np.stack(draws, axis=1)
 
-    def nlpd(self, X: Any, y: Any, aggregation: str | Aggregator | None = None) -> float:
-        """The mean negative log predictive density of the targets y: lower is better."""
-        mean, std = self.predict(X, return_std=True, aggregation=aggregation)
-        y = np.asarray(y, dtype=np.float64)
-        if y.shape != mean.shape:
-            raise ValueError(f"expected targets of shape {mean.shape}, got {y.shape}")
-        return metrics.nlpd(y.ravel(), mean.ravel(), np.square(std).ravel())
-
-    def save(self, path: Path | str) -> None:
-        """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
-
-        A file of exact experts holds the training rows; one of sparse experts does not, and then only
-        aggregators that do without can be asked for after loading.
-        """
-        check_is_fitted(self)
-        parameters = self.get_params(deep=False)
-        parameters |= self._plain_parameters()
-        state = {
-            "parameters": parameters,
-            "models": [model.gathered() for model in self.models_],
-            "seed": self._seed,
-            "one_target": self._one_target,
-            "n_features": self.n_features_in_,
-            "feature_names": self._names(),
-            "table": getattr(self, "table_", None),
-        }
-        about = {
-            "parameters": json.dumps({k: str(v) for k, v in parameters.items()}),
-            "feature_names": json.dumps(self._names()),
-            "kernel": str(self.kernel_),
-        }
-        persistence.save(path, state, about)
-
-    @property
-    def kernel_(self) -> Any:
-        """The kernel found."""
-        return self._of_each(lambda model: model.parameters.kernel)
-
-    @property
-    def noise_(self) -> Any:
-        """The noise variance found, of the standardised target where `normalize`."""
-        return self._of_each(lambda model: _number(model.parameters.noise))
-
     @property
     def experts_(self) -> Any:
         """The conditioned experts."""
@@ -372,11 +300,6 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         return self._of_each(lambda model: _array(model.combined.weights))
 
     @property
-    def training_(self) -> Any:
-        """How training went."""
-        return self._of_each(lambda model: model.training)
-
-    @property
     def inducing_(self) -> Any:
         """The inducing inputs in the units of the data, (m, d), or one set an expert; None for exact."""
         return self._of_each(_inducing_inputs)
@@ -391,33 +314,6 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         """M."""
         check_is_fitted(self)
         return self.models_[0].ensemble.size
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "models_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    def _checked(self, X: Any, y: Any, reset: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        checked: Any = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            multi_output=True,
-            y_numeric=True,
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=2 if reset else 1,
-        )
-        X, y = checked
-        return X, (y.astype(np.float64) if y.dtype.kind not in "f" else y)
-
-    def _new_inputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return checked
 
     def _settings(self, n: int, kind: str | None = None, d: int | None = None) -> Settings:
         parameters = self.get_params(deep=False)
@@ -441,9 +337,6 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
         plain: dict[str, Any] = {"device": str(self.device)}
-        plain["engine"] = "local"  # a file's experts live in the process that loads it
-        if not isinstance(self.random_state, Integral):
-            plain["random_state"] = self._seed
         if isinstance(self.expert, Expert):
             plain["expert"] = self.expert.name
         if not isinstance(self.partition, str | Partition):
@@ -451,47 +344,6 @@ class DistributedGPRegressor(RegressorMixin, BaseEstimator):
         if np.ndim(self.n_inducing):
             plain["n_inducing"] = np.asarray(self.n_inducing, dtype=np.float64)
         return plain
-
-    def _columns(self, parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        """One array for each kind of result, the targets in its last dimension."""
-        if self._one_target:
-            return parts[0]
-        return tuple(np.stack(kind, axis=-1) for kind in zip(*parts, strict=True))
-
-    def _of_each(self, get: Callable[[Model], Any]) -> Any:
-        if not hasattr(self, "models_"):
-            raise AttributeError("this regressor is not fitted yet: call fit first")
-        found = [get(model) for model in self.models_]
-        return found[0] if self._one_target else found
-
-    def _names(self) -> list[str] | None:
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else [str(name) for name in names]
-
-
-def load(path: Path | str, device: str | None = None) -> DistributedGPRegressor:
-    """The estimator that `save` wrote, ready to predict; `device` overrides where it was fitted."""
-    if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
-    state = persistence.load(path, device)
-    parameters = dict(state["parameters"])
-    if device is not None:
-        parameters["device"] = device
-    elif parameters["device"] != "cpu" and not torch.cuda.is_available():
-        parameters["device"] = "cpu"
-    made = DistributedGPRegressor(**parameters)
-    made.models_ = state["models"]
-    made._seed, made._one_target = state["seed"], state["one_target"]
-    made.n_features_in_ = state["n_features"]
-    if state["feature_names"] is not None:
-        made.feature_names_in_ = np.array(state["feature_names"], dtype=object)
-    if state["table"] is not None:
-        made.table_ = state["table"]
-    return made
-
-
-def _number(value: torch.Tensor) -> float | np.ndarray:
-    return float(value) if value.ndim == 0 else value.cpu().numpy()
 
 
 def _array(value: torch.Tensor | None) -> np.ndarray | None:
@@ -507,8 +359,8 @@ def _count(parameters: Parameters) -> int | None:
     return None if parameters.inducing is None else parameters.inducing.shape[-2]
 
 
-def predict_unnamed(model: DistributedGPRegressor, X: Any, **options: Any) -> Any:
+def predict_unnamed(model: GPEstimator, X: Any, **options: Any) -> Any:
     """Predictions for arrays whose columns are known to be in order, though they have no names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        return model.predict(X, **options)
+        return model.predict(X, **options)  # pyright: ignore[reportAttributeAccessIssue]

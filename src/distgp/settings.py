@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Integral, Real
@@ -17,7 +18,7 @@ from distgp.aggregation import GRBCM
 from distgp.engines import Engine, LocalEngine
 from distgp.experts import EXPERTS, Expert, Parameters
 from distgp.fitting import Inducing, Recipe
-from distgp.kernels import KERNELS, Kernel
+from distgp.kernels import KERNELS, Kernel, Stationary
 from distgp.partition import PARTITIONS, Partition, split, with_communication
 from distgp.scaling import Scaling
 from distgp.shards import Shard
@@ -57,32 +58,23 @@ class Settings:
     d: int
 
     def __post_init__(self) -> None:
-        _check_count("n_iter", self.n_iter, (None,))
-        _check_count("training_rows", self.training_rows, (None, "auto"))
-        _check_count("n_experts", self.n_experts, ("auto", "cv"))
+        check_count("n_iter", self.n_iter, (None,))
+        check_count("training_rows", self.training_rows, (None, "auto"))
+        check_count("n_experts", self.n_experts, ("auto", "cv"))
         if np.ndim(self.n_inducing) == 0:
-            _check_count("n_inducing", self.n_inducing, ("auto",))
-        if not isinstance(self.engine, Engine) and self.engine not in ENGINES:
-            raise ValueError(
-                f"engine must be 'local', 'ray' or an Engine object, got {self.engine!r}"
-            )
+            check_count("n_inducing", self.n_inducing, ("auto",))
+        check_engine(self.engine)
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        if not isinstance(self.noise, Real) or not 0 < float(self.noise) < math.inf:
-            raise ValueError(f"noise must be a positive, finite variance, got {self.noise!r}")
+        check_noise(self.noise)
         rate = self.learning_rate
         if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
             raise ValueError(f"learning_rate must be positive and finite, or None, got {rate!r}")
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Refuse a target (a column of targets) that does not vary."""
-        constant = np.flatnonzero(np.ptp(targets, axis=0) == 0)
-        if len(constant) and (self.normalize or self.training is not None):
-            where = "y" if targets.shape[1] == 1 else f"target column {constant[0]}"
-            raise ValueError(
-                f"{where} is constant ({targets[0, constant[0]]:g} in all {self.n} rows), so there is "
-                "nothing to learn: check the target, or give normalize=False and training=None"
-            )
+        if self.normalize or self.training is not None:
+            check_varies(targets)
 
     @cached_property
     def seed(self) -> int:
@@ -92,7 +84,7 @@ class Settings:
     @cached_property
     def kind(self) -> Expert:
         """The kind of expert."""
-        name = choices.expert_kind(self.n) if _is_auto(self.expert) else self.expert
+        name = choices.expert_kind(self.n) if is_auto(self.expert) else self.expert
         return choices.by_name("expert", name, EXPERTS, Expert)
 
     @cached_property
@@ -111,20 +103,11 @@ class Settings:
 
     def like(self) -> Tensor:
         """A tensor of the dtype, on the device, that the experts work in."""
-        try:
-            return torch.zeros((), dtype=DTYPES[self.dtype], device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device {self.device!r} is not to be had here: {error}") from error
+        return tensor_like(self.device, DTYPES[self.dtype])
 
     def open_engine(self) -> Engine:
         """The engine, started if it was given by name."""
-        if isinstance(self.engine, Engine):
-            return self.engine
-        if self.engine == "ray":
-            from distgp.engines.ray import shared_engine
-
-            return shared_engine()
-        return LocalEngine()
+        return opened(self.engine)
 
     def number_of_experts(self, workers: int = 1) -> int | None:
         """M; None where cross-validation is to find it."""
@@ -150,7 +133,7 @@ class Settings:
     def _labelled_experts(self, cross_validated: bool) -> int:
         assert self.labels is not None
         found = int(self.labels.max()) + 1
-        if cross_validated or not (_is_auto(self.n_experts) or self.n_experts == found):
+        if cross_validated or not (is_auto(self.n_experts) or self.n_experts == found):
             raise ValueError(
                 f"the labels in partition make {found} experts, but n_experts is {self.n_experts!r}: "
                 "leave it at 'auto', or name a partition"
@@ -170,7 +153,7 @@ class Settings:
     def recipe(self, scaling: Scaling) -> Recipe:
         """What to fit."""
         rows = self.training_rows
-        if _is_auto(rows):
+        if is_auto(rows):
             rows = choices.TRAINING_ROWS if self.kind.name == "sparse" else None
         return Recipe(
             expert=self.kind,
@@ -185,37 +168,15 @@ class Settings:
         )
 
     def _start(self) -> Parameters:
-        kernel = self.kernel
-        if isinstance(kernel, str) and kernel in KERNELS:
-            # Points of standardised data are √d apart, so that is a lengthscale to start from.
-            kernel = 1.0 * KERNELS[kernel]([math.sqrt(self.d)] * self.d)
-        if not isinstance(kernel, Kernel):
-            raise ValueError(
-                f"kernel must be one of {', '.join(map(repr, KERNELS))} or a Kernel object, got "
-                f"{kernel!r}"
-            )
-        like = self.like()
-        start = Parameters.of(kernel, float(self.noise)).to(like.device, like.dtype)
-        start.kernel(like.new_zeros(1, self.d))  # refuses a kernel of another width
-        return start
+        return starting(self.kernel, self.noise, self.d, self.like())
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
-        """A named kernel's parameters stay near where they start, within a factor of 1,000.
-
-        On smooth functions variance and lengthscales can grow together for ever, for next to nothing.
-        """
-        if isinstance(self.kernel, Kernel):
-            return {}
-        start = self._start().kernel.parameters()
-        return {
-            f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
-            for name, value in start.items()
-        }
+        return bounds_of(self.kernel, self._start())
 
     def inducing(self, scaling: Scaling | None) -> Inducing:
         """How many, "auto", or the inputs themselves, standardised where a scaling is given."""
         if np.ndim(self.n_inducing) == 0:
-            return "auto" if _is_auto(self.n_inducing) else int(self.n_inducing)
+            return "auto" if is_auto(self.n_inducing) else int(self.n_inducing)
         Z = np.asarray(self.n_inducing, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != self.d or not np.isfinite(Z).all() or not len(Z):
             raise ValueError(
@@ -227,7 +188,7 @@ class Settings:
     def _algorithm(self) -> Algorithm | None:
         if self.training is None:
             return None
-        name = TRAINING[self.kind.name] if _is_auto(self.training) else self.training
+        name = TRAINING[self.kind.name] if is_auto(self.training) else self.training
         algorithm = choices.by_name("training", name, ALGORITHMS, Algorithm)
         known = {spec.name for spec in fields(algorithm)}  # pyright: ignore[reportArgumentType]
         if self.learning_rate is not None and "learning_rate" not in known:
@@ -252,11 +213,87 @@ def labels_of(values: Any) -> np.ndarray:
         ) from error
 
 
-def _is_auto(value: Any) -> bool:
+def tensor_like(device: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor of this dtype, on this device, if the device exists."""
+    try:
+        return torch.zeros((), dtype=dtype, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} is not to be had here: {error}") from error
+
+
+def opened(engine: str | Engine) -> Engine:
+    """The engine, started if it was given by name."""
+    if isinstance(engine, Engine):
+        return engine
+    if engine == "ray":
+        from distgp.engines.ray import shared_engine
+
+        return shared_engine()
+    return LocalEngine()
+
+
+def starting(
+    kernel: Any,
+    noise: Any,
+    d: int,
+    like: Tensor,
+    build: Callable[[type[Stationary], list[float]], Kernel] = lambda kind, lengths: kind(lengths),
+) -> Parameters:
+    """Where training starts: the kernel given, or what `build` makes of a named one."""
+    if isinstance(kernel, str) and kernel in KERNELS:
+        # Points of standardised data are √d apart, so that is a lengthscale to start from.
+        kernel = 1.0 * build(KERNELS[kernel], [math.sqrt(d)] * d)
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"kernel must be one of {', '.join(map(repr, KERNELS))} or a Kernel object, got {kernel!r}"
+        )
+    start = Parameters.of(kernel, float(noise)).to(like.device, like.dtype)
+    start.kernel(like.new_zeros(1, d))  # refuses a kernel of another width
+    return start
+
+
+def bounds_of(kernel: Any, start: Parameters) -> dict[str, tuple[float, float]]:
+    """A named kernel's parameters stay near where they start, within a factor of 1,000.
+
+    On smooth functions variance and lengthscales can grow together for ever, for next to nothing.
+    """
+    if isinstance(kernel, Kernel):
+        return {}
+    return {
+        f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
+        for name, value in start.kernel.parameters().items()
+    }
+
+
+def check_varies(targets: np.ndarray) -> None:
+    """Refuse a target (a column of targets) that does not vary."""
+    constant = np.flatnonzero(np.ptp(targets, axis=0) == 0)
+    if len(constant):
+        where = "y" if targets.shape[1] == 1 else f"target column {constant[0]}"
+        raise ValueError(
+            f"{where} is constant ({targets[0, constant[0]]:g} in all {len(targets)} rows), so there is "
+            "nothing to learn: check the target, or give normalize=False and training=None"
+        )
+
+
+def check_engine(engine: Any) -> None:
+    """Refuse what is no engine."""
+    if not isinstance(engine, Engine) and engine not in ENGINES:
+        raise ValueError(f"engine must be 'local', 'ray' or an Engine object, got {engine!r}")
+
+
+def check_noise(noise: Any) -> None:
+    """Refuse what is no variance."""
+    if not isinstance(noise, Real) or not 0 < float(noise) < math.inf:
+        raise ValueError(f"noise must be a positive, finite variance, got {noise!r}")
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter leaves the choice to us."""
     return isinstance(value, str) and value == "auto"
 
 
-def _check_count(name: str, value: Any, others: tuple[Any, ...]) -> None:
+def check_count(name: str, value: Any, others: tuple[Any, ...]) -> None:
     """Refuse what is neither a positive integer nor one of the other values."""
     if value is None or isinstance(value, str):
         fine = value in others

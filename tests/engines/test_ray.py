@@ -457,3 +457,17 @@ def test_the_drivers_memory_stays_flat(tmp_path):
         peaks.append(peak / 1024)
     # The longer file's rows are 114 MiB.
     assert peaks[1] < peaks[0] + 50, peaks
+
+
+@pytest.mark.parametrize("combination", ["opticom", "full"])
+def test_sparse_grids(engine, combination, tmp_path):
+    here = distgp.SparseGridGP(level=4, n_iter=10, combination=combination).fit(X, Y)
+    there = distgp.SparseGridGP(level=4, n_iter=10, combination=combination, engine=engine)
+    there.fit(X, Y)
+    for a, b in zip(
+        here.predict(X_NEW, return_std=True), there.predict(X_NEW, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert engine.traffic.total()["sums"] > 0
+    there.save(tmp_path / "m.safetensors")
+    assert distgp.load(tmp_path / "m.safetensors").engine == "local"

@@ -137,12 +137,12 @@ class SparseFactors:
         return SparseFactors(LB, c)
 
 
-def negative_bound(noise: Tensor, sums: SparseSums) -> Tensor:
+def negative_bound(noise: Tensor, sums: SparseSums, factors: SparseFactors | None = None) -> Tensor:
     """−(collapsed lower bound of log p(y)), (*batch,).
 
     ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA.
     """
-    factors = SparseFactors.of(noise, sums)
+    factors = SparseFactors.of(noise, sums) if factors is None else factors
     data = sums.yy / noise - factors.c.square().sum(-1)
     normaliser = sums.n * (2.0 * math.pi * noise).log() + linalg.log_det(factors.LB)
     return 0.5 * (normaliser + data + _residual_trace(sums))

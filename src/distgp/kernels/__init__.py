@@ -4,6 +4,7 @@ from distgp.kernels.algebra import Product, Scale, Sum
 from distgp.kernels.base import Kernel, ParameterError
 from distgp.kernels.linear import Constant, Linear
 from distgp.kernels.periodic import Periodic
+from distgp.kernels.separable import factors, separable
 from distgp.kernels.stationary import (
     RBF,
     Matern12,
@@ -38,4 +39,6 @@ __all__ = [
     "Scale",
     "Stationary",
     "Sum",
+    "factors",
+    "separable",
 ]

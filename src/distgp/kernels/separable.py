@@ -1,0 +1,106 @@
+"""Kernels that are products over the columns: k(x, x′) = Π_j k_j(x_j, x′_j)."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import singledispatch
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from distgp.kernels.algebra import Product, Scale
+from distgp.kernels.base import Kernel, TensorLike, vector
+from distgp.kernels.linear import Constant
+from distgp.kernels.periodic import Periodic
+from distgp.kernels.stationary import RBF, Stationary
+
+Factors: TypeAlias = dict[int, Kernel]
+"""The factor of each column that the kernel looks at, as a kernel of one column."""
+
+
+def separable(kind: type[Stationary], lengthscale: TensorLike) -> Kernel:
+    """Π_j kind(x_j, x′_j), with one lengthscale a column."""
+    lengths = vector(lengthscale)
+    if kind is RBF or len(lengths) == 1:
+        return kind(lengths)
+    return Product(tuple(kind(lengths[j : j + 1], active_dims=(j,)) for j in range(len(lengths))))
+
+
+def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
+    """One kernel a column whose product is this kernel; None where it is no such product."""
+    if any(kernel.batches().values()):
+        return None
+    found = _factors(kernel, d)
+    if found is None:
+        return None
+    like = next(iter(kernel.parameters().values()))
+    one = Constant(torch.ones_like(like.reshape(-1)[0]))
+    return tuple(found.get(j, one) for j in range(d))
+
+
+@singledispatch
+def _factors(kernel: Kernel, d: int) -> Factors | None:
+    """Any kernel of a single column is one."""
+    active = getattr(kernel, "active_dims", None)
+    if active is not None and len(active) == 1:
+        return {active[0] % d: dataclasses.replace(_any(kernel), active_dims=None)}
+    return {0: kernel} if d == 1 else None
+
+
+@_factors.register
+def _(kernel: Constant, d: int) -> Factors:
+    del d
+    return {0: kernel}
+
+
+@_factors.register
+def _(kernel: Scale, d: int) -> Factors | None:
+    found = _factors(kernel.kernel, d)
+    return None if found is None else _times(found, {0: Constant(kernel.variance)})
+
+
+@_factors.register
+def _(kernel: Product, d: int) -> Factors | None:
+    product: Factors = {}
+    for part in kernel.kernels:
+        found = _factors(part, d)
+        if found is None:
+            return None
+        product = _times(product, found)
+    return product
+
+
+@_factors.register
+def _(kernel: RBF, d: int) -> Factors:
+    product: Factors = {}
+    for j, column in _columns(kernel.active_dims, d):
+        product = _times(product, {column: RBF(_at(kernel.lengthscale, j))})
+    return product
+
+
+@_factors.register
+def _(kernel: Periodic, d: int) -> Factors:
+    product: Factors = {}
+    for j, column in _columns(kernel.active_dims, d):
+        factor = Periodic(_at(kernel.lengthscale, j), _at(kernel.period, j))
+        product = _times(product, {column: factor})
+    return product
+
+
+def _times(a: Factors, b: Factors) -> Factors:
+    both = {j: Product((a[j], b[j])) for j in a.keys() & b.keys()}
+    return a | b | both
+
+
+def _columns(active: tuple[int, ...] | None, d: int) -> list[tuple[int, int]]:
+    """Position and column of what a kernel looks at."""
+    return [(j, column % d) for j, column in enumerate(range(d) if active is None else active)]
+
+
+def _at(parameter: Tensor, j: int) -> Tensor:
+    return parameter if parameter.shape[-1] == 1 else parameter[j : j + 1]
+
+
+def _any(kernel: Kernel) -> Any:
+    return kernel

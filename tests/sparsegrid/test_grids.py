@@ -1,0 +1,92 @@
+"""Index sets, coefficients and points, against closed formulas and plain enumeration."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from distgp.sparsegrid import (
+    Box,
+    Cost,
+    SparseGrid,
+    axis,
+    axis_size,
+    combination_coefficients,
+    grid,
+    index_set,
+    number_of_grids,
+    number_of_points,
+    sparse_grid,
+)
+
+SIZES = [(level, d) for d in range(1, 7) for level in range(1, 9)]
+
+
+@pytest.mark.parametrize(("level", "d"), SIZES)
+def test_index_set_and_coefficients(level, d):
+    levels = index_set(level, d)
+    b = sum(math.comb(level + d - 2 - q, d - 1) for q in range(d) if level + d - 2 - q >= 0)
+    assert len(levels) == b == number_of_grids(level, d)
+    if d <= 4:  # by going through all
+        every = itertools.product(range(1, level + d), repeat=d)
+        wanted = {l for l in every if level <= sum(l) <= level + d - 1}
+        assert set(map(tuple, levels.tolist())) == wanted
+    coefficients = combination_coefficients(levels, level)
+    assert float(coefficients.sum()) == 1.0
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+def test_axis(boundary):
+    for level in range(1, 6):
+        points = axis(level, boundary)
+        low, high = (0, 2**level + 1) if boundary else (1, 2**level)
+        assert sorted(points.tolist()) == [i / 2**level for i in range(low, high)]
+        assert len(points) == axis_size(level, boundary)
+        if level > 1:  # lower levels come first
+            below = axis(level - 1, boundary)
+            assert torch.equal(points[: len(below)], below)
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+@pytest.mark.parametrize(("level", "d"), [(1, 1), (4, 1), (1, 3), (3, 2), (5, 2), (3, 3), (2, 5)])
+def test_points(level, d, boundary):
+    box = Box.of([(-1.0 - j, 2.0 * (j + 1)) for j in range(d)], d)
+    made = SparseGrid.of(level, d, boundary)
+    points = made.points(box)
+    if not boundary:
+        formula = sum(2**i * math.comb(d - 1 + i, d - 1) for i in range(level))
+        assert len(points) == formula
+    assert len(points) == number_of_points(level, d, boundary) == len(torch.unique(points, dim=0))
+    assert torch.equal(points, sparse_grid(level, box, boundary))
+    union = torch.cat([grid(l, box, boundary) for l in made.levels.tolist()])
+    assert torch.equal(torch.unique(union, dim=0), torch.unique(points, dim=0))
+    for l, own in zip(made.levels.tolist(), made.members, strict=True):
+        wanted = torch.unique(grid(l, box, boundary), dim=0)
+        assert torch.equal(torch.unique(points[own], dim=0), wanted) and len(own) == len(wanted)
+
+
+def test_cost_needs_no_enumeration():
+    cost = Cost.of(1000, 3, 4, "opticom", False, True)
+    made = SparseGrid.of(4, 3)
+    sizes = [len(own) for own in made.members]
+    assert cost.grids == len(sizes) and cost.largest == max(sizes)
+    assert list(cost.points.values()) == sizes and cost.union == len(made.positions)
+    assert cost.flops >= 2 * 1000 * sum(m**2 for m in sizes)
+    huge = Cost.of(10**9, 20, 15, "opticom", False, True)
+    assert huge.grids == number_of_grids(15, 20) > 10**8
+    with pytest.raises(MemoryError, match="lower the level"):
+        huge.refuse_above(2**40)
+    with pytest.raises(ValueError, match="too many to list"):
+        _ = huge.points
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="level ≥ 1"):
+        index_set(0, 2)
+    with pytest.raises(ValueError, match="lower < upper"):
+        Box.of((1.0, 1.0), 2)
+    with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
+        Box.of([(0, 1)], 3)
+    with pytest.raises(ValueError, match="needs 2 levels"):
+        grid((1, 2, 3), Box.of((0, 1), 2))

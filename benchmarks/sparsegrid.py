@@ -5,8 +5,8 @@ lengthscales, hyperparameters given; RMSE of the posterior mean against the trut
 lengthscales, and seconds to fit and predict. d = 2 as in the paper, then 3, 4, 5; each with the
 isotropic kernel (a factor for each grid) and with the product kernel (Kronecker factors).
 
-Exits 1 where, in d = 2 with the paper's kernel, OptiCom's error exceeds CT's by more than 1 %, is not
-below it from level 4 on, or takes more than 1.5 × its time.
+Exits 1 where OptiCom's error exceeds CT's by more than 1 %, or, with the paper's kernel, is not at least
+1 % below it from level 4 on; or where it takes more than 1.5 × CT's time.
 """
 
 from __future__ import annotations
@@ -107,18 +107,24 @@ def show(rows: list[dict[str, object]]) -> None:
 
 
 def failures(rows: list[dict[str, object]]) -> list[str]:
-    """Where the paper's figure is not what it should be."""
+    """Where OptiCom is not what it should be."""
     found = []
-    chosen = [row for row in rows if row["d"] == 2 and row["kernel"] == "isotropic"]
-    for level in sorted({int(str(row["level"])) for row in chosen}):
-        at = {str(row["combination"]): row for row in chosen if row["level"] == level}
+    cases = dict.fromkeys((row["d"], row["kernel"], row["level"]) for row in rows)
+    for d, kind, level in cases:
+        at = {
+            str(row["combination"]): row
+            for row in rows
+            if (row["d"], row["kernel"], row["level"]) == (d, kind, level)
+        }
         ratio = float(str(at["opticom"]["rmse"])) / float(str(at["ct"]["rmse"]))
         slower = float(str(at["opticom"]["seconds"])) / float(str(at["ct"]["seconds"]))
-        print(f"level {level}: OptiCom's error {ratio:.3f} × CT's, its time {slower:.2f} ×")
-        if ratio > (0.99 if level >= 4 else 1.01):
-            found.append(f"level {level}: error {ratio:.3f} × CT's")
+        case = f"d = {d}, {kind}, level {level}"
+        print(f"{case}: OptiCom's error {ratio:.3f} × CT's, its time {slower:.2f} ×")
+        below = kind == "isotropic" and int(str(level)) >= 4
+        if ratio > (0.99 if below else 1.01):
+            found.append(f"{case}: error {ratio:.3f} × CT's")
         if slower > 1.5:
-            found.append(f"level {level}: time {slower:.2f} × CT's")
+            found.append(f"{case}: time {slower:.2f} × CT's")
     return found
 
 

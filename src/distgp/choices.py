@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from distgp.aggregation import Aggregator, Ensemble, Opt, PoE, Pooled, TwoLevel
+from distgp.aggregation import Aggregator, Ensemble, OptLocal, PoE, Pooled, TwoLevel
 
 EXACT_SHARD = 1_000
 """Rows of an exact expert, at most."""
@@ -69,14 +69,14 @@ def cross_validated_experts(n: int) -> list[int]:
 def aggregator(ensemble: Ensemble) -> Aggregator:
     """What comes closest to the full GP for these experts.
 
-    Pooled, the full sparse GP itself, where sparse experts share θ and Z; opt where hyperparameters
+    Pooled, the full sparse GP itself, where sparse experts share θ and Z; opt-local where hyperparameters
     differ; two-level else. One exact expert is the full GP: poe returns it as it is.
     """
     if ensemble.shares_inducing:
         return Pooled()
     if ensemble.size == 1:
         return PoE()
-    return TwoLevel() if ensemble.shares_hyperparameters else Opt()
+    return TwoLevel() if ensemble.shares_hyperparameters else OptLocal()
 
 
 def seed_of(random_state: Any) -> int:

@@ -46,17 +46,17 @@ def cholesky(A: Tensor, name: str = "the covariance matrix", singular: bool = Fa
     return L
 
 
-def cholesky_above_rounding(A: Tensor, name: str) -> Tensor:
-    """Lower L with L Lᵀ = A if its pivots stand clear of rounding error, else as if `singular`.
+def rounding_of(A: Tensor) -> Tensor:
+    """10·n·ε of the mean diagonal: pivots below that are rounding error."""
+    mean = A.diagonal(dim1=-2, dim2=-1).mean(-1)
+    return 10 * A.shape[-1] * torch.finfo(A.dtype).eps * mean
 
-    Where no gradient is asked for, A stays as it is if it can: two factors of the same kernel then
-    agree to rounding.
-    """
+
+def clear_cholesky(A: Tensor) -> Tensor | None:
+    """Lower L with L Lᵀ = A as it is; None where its pivots do not stand clear of rounding error."""
     L, info = torch.linalg.cholesky_ex(A)
-    diagonal = A.diagonal(dim1=-2, dim2=-1)
-    rounding = 10 * A.shape[-1] * torch.finfo(A.dtype).eps * diagonal.mean(-1, keepdim=True)
-    clear = L.diagonal(dim1=-2, dim2=-1).square() > rounding
-    return L if not info.any() and clear.all() else cholesky(A, name, singular=True)
+    clear = L.diagonal(dim1=-2, dim2=-1).square() > rounding_of(A)[..., None]
+    return L if not info.any() and clear.all() else None
 
 
 def solve_lower(L: Tensor, B: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def log_det(L: Tensor) -> Tensor:
 
 
 def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """A⁺ b for a symmetric positive semidefinite A that may be singular.
+    """A⁺ b for a symmetric positive semidefinite A that may be singular; b: (n,) or (n, k).
 
     Solved in unknowns scaled by √scale, where A has entries of order 1; directions with
     eigenvalues below 10³·n·ε are rounding error and get no weight.
@@ -95,7 +95,9 @@ def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(A / (root[:, None] * root[None, :]))
     kept = values > 1e3 * n * torch.finfo(A.dtype).eps
     inverse = torch.where(kept, 1.0 / torch.where(kept, values, 1.0), 0.0)
-    return vectors @ (inverse * (vectors.mT @ (b / root))) / root
+    columns = b[:, None] if b.ndim == 1 else b
+    solved = vectors @ (inverse[:, None] * (vectors.mT @ (columns / root[:, None])))
+    return (solved / root[:, None]).reshape(b.shape)
 
 
 def pivoted_cholesky(

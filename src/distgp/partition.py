@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from distgp.clustering import kmeans_centres
 from distgp.shards import Shard, concatenate
@@ -176,6 +177,24 @@ def row_priority(rows: np.ndarray, seed: int) -> np.ndarray:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
+
+
+def ordered_priority(rows: Tensor, seed: int) -> Tensor:
+    """`row_priority` of a tensor of row numbers, where it is, as signed numbers in the same order."""
+
+    def shifted(z: Tensor, bits: int) -> Tensor:  # of the unsigned number
+        return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+    z = (rows + 1) * _signed(0x9E3779B97F4A7C15)
+    z = z + _signed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
+    z = (z ^ shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    return (z ^ shifted(z, 31)) ^ _signed(1 << 63)
+
+
+def _signed(value: int) -> int:
+    """The signed 64-bit number with the same bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _check_experts(n: int, n_experts: int) -> None:

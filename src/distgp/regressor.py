@@ -39,7 +39,7 @@ class DistributedGPRegressor(GPEstimator):
         n_inducing: for sparse experts: how many inducing inputs, the inputs themselves (m, d), or
             "auto", by the greedy rule, at most 1,024.
         aggregation: a name of `distgp.AGGREGATORS`, an object, or "auto": pooled where sparse experts
-            share all parameters, opt where hyperparameters differ, two-level else.
+            share all parameters, opt-local where hyperparameters differ, two-level else.
         kernel: a Kernel, or a name of `distgp.KERNELS` for one with a lengthscale for each column and a
             signal variance. Its values are where training starts.
         noise: the noise variance that training starts from.

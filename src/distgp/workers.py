@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from distgp.engines import Local, Placement
-from distgp.partition import central_set
-from distgp.shards import Shard, stack, unstack
+from distgp.partition import central_set, ordered_priority
+from distgp.shards import Shard, concatenate, stack, unstack
 
 Result = TypeVar("Result")
 
@@ -75,10 +75,14 @@ class Workers:
 
 def draw_central(where: Placement[Any], sizes: Tensor, size: int, seed: int) -> Shard:
     """Random rows, evenly from all shards: the same for any order and any division into groups."""
-    sizes = sizes.long()
+    sizes = sizes.long().cpu()
     size = min(size, int(sizes.sum()))
-    offers = [shard for group in where.map(_offers, _depth(sizes, size), seed) for shard in group]
-    return central_set(offers, size, seed)
+    offers = where.map(_offers, _depth(sizes, size), seed)
+    rank = torch.cat([offer.rank for offer in offers])
+    priority = torch.cat([offer.priority for offer in offers])
+    by_priority = priority.argsort(stable=True)
+    order = by_priority[rank[by_priority].argsort(stable=True)][:size]
+    return concatenate([offer.rows for offer in offers]).take(order)
 
 
 def _depth(sizes: Tensor, size: int) -> int:
@@ -97,9 +101,29 @@ def sizes_of(group: HasRows) -> Tensor:
     return group.rows().sizes
 
 
-def _offers(group: HasRows, size: int, seed: int) -> list[Shard]:
-    """The rows of each shard that come first in the draw."""
-    return [central_set([s], min(size, s.n), seed) for s in unstack(group.rows())]
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The rows of a group's shards that come first in the draw, and the place of each in its shard's."""
+
+    rows: Shard
+    rank: Tensor
+    priority: Tensor
+
+
+def _offers(group: HasRows, size: int, seed: int) -> Offer:
+    """All shards at once, where they are: `central_set` of each."""
+    batch = group.rows()
+    size = min(size, batch.n)
+    priority = ordered_priority(batch.rows, seed)
+    if batch.mask is not None:
+        priority = torch.where(batch.mask, priority, torch.iinfo(torch.int64).max)
+    best, which = priority.topk(size, -1, largest=False)
+    rank = torch.arange(size, device=best.device).expand_as(best)
+    start = torch.arange(best.shape[0], device=best.device)[:, None] * batch.n
+    real = rank < batch.sizes.long()[:, None]
+    chosen = batch.flatten().take((which + start)[real])
+    rows = Shard(chosen.X, chosen.y, chosen.rows)
+    return Offer(rows, rank[real], best[real])
 
 
 def _sampled(group: ShardGroup, share: float, seed: int) -> ShardGroup:

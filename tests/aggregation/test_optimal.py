@@ -230,7 +230,8 @@ def test_own_intervals_of_tiny_shards_are_wide_rather_than_narrow():
 
 def test_the_registry_is_public():
     assert list(distgp.AGGREGATORS) == [
-        "poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "two-level", "pooled",
+        "poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "opt-local",
+        "two-level", "pooled",
     ]  # fmt: skip
 
 

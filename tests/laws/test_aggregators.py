@@ -21,6 +21,7 @@ from distgp import (
     Aggregator,
     GPoE,
     Opt,
+    OptLocal,
     OptPrinted,
     PoE,
     Pooled,
@@ -54,6 +55,7 @@ OPTIONS: dict[str, list[Aggregator]] = {
         Opt(n_eval=30),
     ],
     "opt-printed": [OptPrinted(), OptPrinted(lam=1.0, variance="weighted")],
+    "opt-local": [OptLocal(), OptLocal(ridge=0.0, n_eval=30)],
     "two-level": [TwoLevel(n_central=15), TwoLevel(n_central=15, variance="nested")],
     "pooled": [Pooled()],
 }
@@ -63,7 +65,7 @@ EVERY = list(itertools.chain(*OPTIONS.values()))
 def serves(aggregator: Aggregator, kind: str) -> bool:
     """Who serves whom, as the documentation says."""
     if kind not in COMMON:
-        marginal = aggregator.name in ("poe", "gpoe", "bcm", "rbcm", "grbcm")
+        marginal = aggregator.name in ("poe", "gpoe", "bcm", "rbcm", "grbcm", "opt-local")
         return marginal or (
             isinstance(aggregator, Opt) and aggregator.variance in ("own", "weighted")
         )

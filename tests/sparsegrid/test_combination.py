@@ -104,8 +104,27 @@ def test_full_is_the_sparse_gp_on_the_sparse_grid(name):
 @pytest.mark.parametrize("level", range(1, 7))
 @pytest.mark.parametrize("name", KERNELS)
 def test_both_right_hand_sides_agree(name, level):
-    equations = posterior(KERNELS[name], level).equations
+    ours = posterior(KERNELS[name], level)
+    if isinstance(ours.basis, PointBasis):
+        assert ours.basis.nugget == 0.0
+    G, b = ours.equations.G, ours.equations.b
+    torch.testing.assert_close(G.diagonal(), b, rtol=1e-11, atol=0.0)
+
+
+def test_both_right_hand_sides_agree_in_more_columns():
+    kernel = distgp.Matern32([0.6, 0.9, 1.2])
+    equations = posterior(kernel, 4, d=3, data=shard(200, 3)).equations
     torch.testing.assert_close(equations.G.diagonal(), equations.b, rtol=1e-11, atol=0.0)
+    assert equations.risk(equations.opticom()) < equations.risk(SparseGrid.of(4, 3).coefficients)
+
+
+def test_one_nugget_for_all_grids_keeps_them_projections():
+    # Singular to rounding: each grid's own jitter would make them means of different kernels.
+    kernel = distgp.RBF([3.0, 3.0]) + distgp.RBF([9.0, 9.0])
+    ours = posterior(kernel, 5)
+    assert isinstance(ours.basis, PointBasis) and ours.basis.nugget > 0.0
+    G, b = ours.equations.G, ours.equations.b
+    torch.testing.assert_close(G.diagonal(), b, rtol=1e-7, atol=0.0)
 
 
 @pytest.mark.parametrize("level", range(1, 7))
@@ -158,8 +177,9 @@ def test_kronecker_equals_dense(name):
     torch.testing.assert_close(kronecker.equations.G, dense.equations.G, **tolerance)
 
 
-def test_chunks_shards_and_padding_change_nothing(monkeypatch):
-    kernel = KERNELS["isotropic"]
+@pytest.mark.parametrize("name", ["isotropic", "product"])
+def test_chunks_shards_and_padding_change_nothing(name, monkeypatch):
+    kernel = KERNELS[name]
     once = posterior(kernel)
     monkeypatch.setattr("distgp.experts.base.CHUNK_ENTRIES", {"cpu": 1000})
     shards = [
@@ -221,4 +241,3 @@ def test_factors_multiply_to_the_kernel(name):
 )
 def test_other_kernels_have_no_factors(kernel):
     assert factors(kernel, 3) is None
-    assert factors(kernel, 1) is not None or isinstance(kernel, distgp.Sum)

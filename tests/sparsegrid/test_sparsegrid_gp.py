@@ -1,5 +1,8 @@
 """The estimator on sparse grids, through its public face."""
 
+import subprocess
+import sys
+
 import joblib
 import numpy as np
 import pandas as pd
@@ -36,7 +39,7 @@ def test_defaults_fit_a_smooth_function(combination):
     assert np.sqrt(np.mean((mean - y_new) ** 2)) < 0.115
     assert 0.85 < (np.abs(mean - y_new) < 1.645 * std).mean() < 0.95
     assert gp.n_floored_ == 0 and gp.nlpd(X_new, y_new) < -0.7
-    assert gp.level_ > 2 and gp.training_.stopped == "tolerance"
+    assert gp.level_ > 2 and gp.n_floored_ == 0 and gp.training_.stopped == "tolerance"
     b = len(gp.coefficients_)
     assert gp.grids_.shape == (b, 2) and gp.bounds_.shape == (b,)
     assert gp.ct_coefficients_.sum() == 1.0
@@ -137,6 +140,7 @@ def test_mistakes_are_explained():
         ({"combination": "best"}, "combination must be 'opticom', 'ct' or 'full'"),
         ({"training": (2,)}, "the 2 levels of one grid"),
         ({"training": "fedavg"}, "the 2 levels of one grid"),
+        ({"boundary": "no"}, "boundary must be True or False"),
         ({"box": (1, 0)}, "lower < upper"),
         ({"kernel": "nonsense"}, "kernel must be one of"),
         ({"noise": 0}, "noise must be a positive"),
@@ -147,8 +151,10 @@ def test_mistakes_are_explained():
             SparseGridGP(**changes).fit(X, y)
     with pytest.raises(MemoryError, match="lower the level"):
         SparseGridGP(level=12).fit(np.random.default_rng(0).normal(size=(50, 8)), y[:50])
-    with pytest.raises(MemoryError, match=r"0\.0 GiB are allowed"):
-        SparseGridGP(level=3, max_memory=0.001).fit(X, y)
+    with pytest.raises(MemoryError, match=r"0\.0001 GiB are allowed"):
+        SparseGridGP(level=3, max_memory=0.0001).fit(X, y)
+    with pytest.raises(MemoryError, match="GiB are allowed"):  # it is training that would not fit
+        SparseGridGP(level=2, max_memory=0.1, training=(9, 9)).fit(X, y)
     with pytest.raises(ValueError, match="constant"):
         SparseGridGP().fit(X, np.ones(60))
     with pytest.raises(ValueError, match="not both"):
@@ -161,3 +167,41 @@ def test_describe_before_any_work():
     assert SparseGridGP(level=4, kernel=distgp.Matern32(1.0)).describe(100, 2).kronecker is False
     assert SparseGridGP(level=4).describe(100, 2).kronecker is True
     assert SparseGridGP().describe(100, 2).union <= 1024
+
+
+def test_training_uses_the_grid_that_is_named():
+    X, y = make_data(300)
+    options = {"level": 3, "n_iter": 8, "random_state": 0}
+    fits = {
+        str(levels): SparseGridGP(training=levels, **options).fit(X, y)
+        for levels in [(1, 3), (3, 1), np.array([3, 1]), "union"]
+    }
+    sizes = {name: gp.training_.parameters.inducing.shape for name, gp in fits.items()}
+    assert sizes == {"(1, 3)": (7, 2), "(3, 1)": (7, 2), "[3 1]": (7, 2), "union": (17, 2)}
+    assert fits["(3, 1)"].noise_ == fits["[3 1]"].noise_ != fits["(1, 3)"].noise_
+
+
+@pytest.mark.parametrize(
+    ("options", "n"),
+    [
+        ({"level": 5, "n_iter": 3}, 20_000),
+        ({"level": 8, "training": None, "combination": "full"}, 500),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_the_memory_told_is_about_what_it_takes(options, n):
+    script = f"""
+import re, numpy as np
+from distgp import SparseGridGP
+rng = np.random.default_rng(0)
+SparseGridGP(level=2, n_iter=2).fit(rng.normal(size=(50, 2)), rng.normal(size=50))
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+before = peak()
+SparseGridGP(**{options!r}).fit(rng.normal(size=({n}, 2)), rng.normal(size={n}))
+print(peak() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    told = SparseGridGP(**options).describe(n, 2).memory
+    assert told / 3 < int(done.stdout) < 1.5 * told

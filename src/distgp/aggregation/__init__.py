@@ -9,6 +9,7 @@ from distgp.aggregation.base import (
 )
 from distgp.aggregation.committee import BCM, GRBCM, RBCM
 from distgp.aggregation.ensemble import Ensemble, Group
+from distgp.aggregation.local import OptLocal
 from distgp.aggregation.nested import NPAE
 from distgp.aggregation.optimal import Opt
 from distgp.aggregation.pooled import Pooled
@@ -19,7 +20,7 @@ from distgp.aggregation.variance import CentralWarning
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     kind.name: kind
-    for kind in (PoE, GPoE, BCM, RBCM, GRBCM, NPAE, Opt, OptPrinted, TwoLevel, Pooled)
+    for kind in (PoE, GPoE, BCM, RBCM, GRBCM, NPAE, Opt, OptPrinted, OptLocal, TwoLevel, Pooled)
 }
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Group",
     "MarginalAggregator",
     "Opt",
+    "OptLocal",
     "OptPrinted",
     "PoE",
     "Pooled",

@@ -194,9 +194,16 @@ def with_diagonal(covariance: Tensor, variance: Tensor) -> Tensor:
 
 def merge_parts(aggregator: MarginalAggregator, parts: list[Marginals]) -> Prediction:
     """Join the groups' marginals and apply the aggregator's formula in its space."""
-    fields = ("mean", "variance", "base_mean", "base_variance", "noise")
-    joined = Marginals(*(torch.cat([getattr(part, field) for part in parts]) for field in fields))
+    joined = joined_marginals(parts)
     return aggregator.merge(joined.observed() if aggregator.space == "observed" else joined)
+
+
+def joined_marginals(parts: list[Marginals]) -> Marginals:
+    """The marginals of all groups' experts."""
+    if len(parts) == 1:
+        return parts[0]
+    fields = ("mean", "variance", "base_mean", "base_variance", "noise")
+    return Marginals(*(torch.cat([getattr(part, field) for part in parts]) for field in fields))
 
 
 def group_marginals(group: Group, X: Tensor) -> Marginals:
@@ -240,7 +247,7 @@ def require_one_prior(ensemble: Ensemble, aggregator: str) -> None:
         ensemble.shares_hyperparameters,
         aggregator,
         "needs one prior, but these experts have different hyperparameters",
-        "poe, gpoe, bcm, rbcm, grbcm or opt",
+        "poe, gpoe, bcm, rbcm, grbcm, opt or opt-local",
     )
 
 

@@ -99,6 +99,8 @@ class PointBasis(Basis):
     points: Tensor
     factors: tuple[Tensor, ...]
     """L_l of each grid's kernel matrix."""
+    nugget: Tensor
+    """What all of them have on their diagonals besides: 0 where the kernel does without."""
 
     def at(self, X: Tensor) -> Tensor:
         """The kernel, once for all grids."""
@@ -114,27 +116,50 @@ class PointBasis(Basis):
         return _scattered(self.grid, [linalg.solve_upper(L, w[:, None])[:, 0] for L, w in pairs])
 
     def inner(self, W: Tensor) -> Tensor:
-        """WᵀKW."""
-        return W.mT @ product_in_chunks(self.kernel, self.points, self.points, W)
+        """WᵀKW, with the nugget that the grids have: so they stay projections of one function."""
+        KW = product_in_chunks(self.kernel, self.points, self.points, W)
+        return W.mT @ (KW + self.nugget * W)
 
 
 def basis_of(kernel: Kernel, grid: SparseGrid, box: Box, dense: bool = False) -> Basis:
     """Kronecker factors for a product kernel (unless `dense`), one factor a grid for any other."""
     kernel = kernel.to(box.lower.device, torch.float64)
     parts = None if dense else factors(kernel, box.d)
-    if parts is None:
-        points = grid.points(box)
-        own = tuple(
-            linalg.cholesky_above_rounding(kernel(points[which]), "K_uu of a grid")
-            for which in grid.members
-        )
-        return PointBasis(kernel, grid, points, own)
-    axes = tuple(box.axis(j, grid.level, grid.boundary) for j in range(box.d))
-    own = tuple(
-        linalg.cholesky_above_rounding(part(points[:, None]), "the kernel matrix of an axis")
-        for part, points in zip(parts, axes, strict=True)
+    return (
+        _point_basis(kernel, grid, box)
+        if parts is None
+        else _tensor_basis(kernel, parts, grid, box)
     )
-    return TensorBasis(kernel, grid, parts, axes, own)
+
+
+def _tensor_basis(
+    kernel: Kernel, parts: tuple[Kernel, ...], grid: SparseGrid, box: Box
+) -> TensorBasis:
+    axes = tuple(box.axis(j, grid.level, grid.boundary) for j in range(box.d))
+    own = []
+    for part, points in zip(parts, axes, strict=True):
+        K = part(points[:, None])
+        L = linalg.clear_cholesky(K)
+        name = "the kernel matrix of an axis"
+        own.append(linalg.cholesky(K, name, singular=True) if L is None else L)
+    return TensorBasis(kernel, grid, parts, axes, tuple(own))
+
+
+def _point_basis(kernel: Kernel, grid: SparseGrid, box: Box) -> PointBasis:
+    """As it is, or, where one grid's matrix is singular to rounding, with one nugget for all."""
+    points = grid.points(box)
+    own = [linalg.clear_cholesky(kernel(points[which])) for which in grid.members]
+    if all(L is not None for L in own):
+        found = tuple(L for L in own if L is not None)
+        return PointBasis(kernel, grid, points, found, points.new_zeros(()))
+    nugget = torch.stack(
+        [linalg.rounding_of(kernel(points[which])) for which in grid.members]
+    ).max()
+    found = tuple(
+        linalg.cholesky(linalg.add_diagonal(kernel(points[which]), nugget), "K_uu of a grid")
+        for which in grid.members
+    )
+    return PointBasis(kernel, grid, points, found, nugget)
 
 
 def _scattered(grid: SparseGrid, values: list[Tensor]) -> Tensor:

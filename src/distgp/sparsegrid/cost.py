@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from distgp.experts.base import CHUNK_ENTRIES
 from distgp.sparsegrid.indices import (
     check,
     index_set,
@@ -21,8 +22,12 @@ from distgp.sparsegrid.posterior import Combination
 BYTES = 8
 LISTED = 100_000
 """Grids at most whose points are listed one by one."""
-CHUNK = 2**24
-"""Bytes of a chunk's matrix: see `experts.base.CHUNK_ENTRIES`."""
+TEMPORARIES, GRADIENT_TEMPORARIES = 10, 40
+"""Matrices of a chunk's size that are alive at once, without and with a gradient."""
+COPIES = 4
+"""Of the rows: as given, standardised, in shards, on their way."""
+KERNEL_FLOPS = 20
+"""Operations for a value of the kernel, about."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +53,55 @@ class Cost:
 
     @staticmethod
     def of(
-        n: int, d: int, level: int, combination: Combination, boundary: bool, kronecker: bool
+        n: int,
+        d: int,
+        level: int,
+        combination: Combination,
+        *,
+        boundary: bool = False,
+        kronecker: bool = True,
+        targets: int = 1,
+        training: tuple[int, int] = (0, 0),
+        device: torch.device | None = None,
     ) -> Cost:
-        """By the closed formulas."""
+        """By the closed formulas. training: inducing inputs and rows that it uses."""
         check(level, d)
         union = number_of_points(level, d, boundary)
         single = combination == "full"
-        squares = union**2 if single else total_over_grids(level, d, 2, boundary)
-        cubes = union**3 if single else total_over_grids(level, d, 3, boundary)
+        points, squares, cubes = (
+            union**power if single else total_over_grids(level, d, power, boundary)
+            for power in (1, 2, 3)
+        )
         b = 1 if single else number_of_grids(level, d)
         largest = union if single else largest_grid(level, d, boundary)
-        # ΣVVᵀ, B and L_B of every grid, its L_u where that is no Kronecker product, W, u twice.
-        matrices = (2 if kronecker else 3) * squares + 2 * largest**2
-        indices = union * d + (union if single else total_over_grids(level, d, 1, boundary))
-        memory = BYTES * (matrices + union * (b + 2) + indices) + 3 * CHUNK
-        # V Vᵀ, V itself by a triangular solve or a product over the columns; the factors; OptiCom's F.
+        chunk = CHUNK_ENTRIES["cpu" if device is None else device.type]
+        # Kept for every target: L_B of all grids, L_u where that is no Kronecker product, W. Then ΣVVᵀ.
+        kept = (1 if kronecker else 2) * squares + union * b + union * d + points
+        passing = squares + 2 * largest**2 + 2 * union * b
+        conditioning = (
+            targets * kept + passing + TEMPORARIES * min(chunk, n * (union + 2 * largest))
+        )
+        m, rows = training
+        learning = 12 * m**2 + GRADIENT_TEMPORARIES * min(chunk, m * rows)
+        memory = BYTES * (max(conditioning, learning) + COPIES * n * (d + targets))
+        # V itself, by a product over the columns or a triangular solve; V Vᵀ; the factors; F and FᵀF.
         whiten = d * union if kronecker else squares
-        second = n * (union * (b + 2) + (d if kronecker else 10) * union) if not single else 0
-        flops = n * (2 * squares + whiten) + cubes * (1 if kronecker else 2)
-        flops += second if combination == "opticom" else 0
-        return Cost(d, level, combination, boundary, kronecker, n, b, largest, union, memory, flops)
+        flops = n * (whiten + 2 * squares) + cubes * (1 if kronecker else 2)
+        if combination == "opticom":
+            flops += n * (whiten if kronecker else KERNEL_FLOPS * union) + 2 * n * b * (union + b)
+        return Cost(
+            d,
+            level,
+            combination,
+            boundary,
+            kronecker,
+            n,
+            b,
+            largest,
+            union,
+            memory,
+            targets * flops,
+        )
 
     @property
     def points(self) -> dict[tuple[int, ...], int]:
@@ -85,9 +119,9 @@ class Cost:
         if self.memory > limit:
             remedy = "lower the level" if self.level > 1 else "use DistributedGPRegressor"
             raise MemoryError(
-                f"a sparse grid of level {self.level} in {self.d} columns has {self.grids:,} grids of up "
-                f"to {self.largest:,} points, {self.union:,} in all, and needs about "
-                f"{self.memory / 2**30:,.1f} GiB; {limit / 2**30:.1f} GiB are allowed. To go on, "
+                f"a sparse grid of level {self.level} in {self.d} columns has {_amount(self.grids)} grids "
+                f"of up to {_amount(self.largest)} points, {_amount(self.union)} in all, and needs about "
+                f"{_amount(self.memory, 2**30)} GiB; {limit / 2**30:.3g} GiB are allowed. To go on, "
                 f"{remedy}, or raise max_memory (GiB)"
             )
 
@@ -98,12 +132,19 @@ class Cost:
             [
                 f"sparse grid of level {self.level} in {self.d} columns, {boundary} boundary points",
                 f"  combination  {self.combination}, {structure}",
-                f"  grids        {self.grids:,}, the largest of {self.largest:,} points",
-                f"  sparse grid  {self.union:,} points",
-                f"  memory       {self.memory / 2**30:,.3g} GiB",
-                f"  work         {self.flops / 1e9:,.3g} GFLOP for {self.n:,} rows",
+                f"  grids        {_amount(self.grids)}, the largest of {_amount(self.largest)} points",
+                f"  sparse grid  {_amount(self.union)} points",
+                f"  memory       {_amount(self.memory, 2**30)} GiB",
+                f"  work         {_amount(self.flops, 10**9)} GFLOP for {self.n:,} rows",
             ]
         )
+
+
+def _amount(value: int, unit: int = 1) -> str:
+    """A whole number in a unit; a power of ten where it is beyond all measure."""
+    if value // unit >= 10**15:
+        return f"10^{len(str(value // unit)) - 1}"
+    return f"{value:,}" if unit == 1 else f"{value / unit:,.3g}"
 
 
 def memory_limit(device: torch.device) -> int:

@@ -7,7 +7,7 @@ the boundary the 2^l + 1 points i = 0 … 2^l. They are nested: level l adds wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -64,31 +64,30 @@ def number_of_grids(level: int, d: int) -> int:
 
 def number_of_points(level: int, d: int, boundary: bool = False) -> int:
     """Points of the sparse grid Ω_η^d; without the boundary Σ_{i<η} 2^i C(d−1+i, d−1)."""
-    by_total = _by_total(level, d, lambda l: axis_increment(l, boundary))
-    return sum(by_total[: level + d])
+    return sum(_by_total(level, d, lambda l: axis_increment(l, boundary)))
 
 
 def total_over_grids(level: int, d: int, power: int, boundary: bool = False) -> int:
     """Σ_l m_l^power over the grids of the index set, m_l the points of grid l."""
     by_total = _by_total(level, d, lambda l: axis_size(l, boundary) ** power)
-    return sum(by_total[max(level, d) : level + d])
+    return sum(by_total[max(0, level - d) :])
 
 
 def largest_grid(level: int, d: int, boundary: bool = False) -> int:
-    """Points of the largest grid: one axis at level η without the boundary, else all alike."""
-    best = [1] + [0] * (level + d - 1)
-    for _ in range(d):
-        best = [
-            max((best[t - l] * axis_size(l, boundary) for l in range(1, t + 1)), default=0)
-            for t in range(level + d)
-        ]
-    return max(best)
+    """Points of the largest grid."""
+    return max(_by_total(level, d, lambda l: axis_size(l, boundary), max))
 
 
-def _by_total(level: int, d: int, count: Callable[[int], int]) -> list[int]:
-    """Σ_{|l|₁ = t} Π_j count(l_j), for every total t = 0 … η+d−1."""
+def _by_total(
+    level: int,
+    d: int,
+    count: Callable[[int], int],
+    over: Callable[[Iterable[int]], int] = sum,
+) -> list[int]:
+    """Over all l with |l|₁ = d + t the sum (or maximum) of Π_j count(l_j), for t = 0 … η−1: O(dη²)."""
     check(level, d)
-    found = [1] + [0] * (level + d - 1)
+    counts = [count(l) for l in range(1, level + 1)]
+    found = [1] + [0] * (level - 1)
     for _ in range(d):
-        found = [sum(found[t - l] * count(l) for l in range(1, t + 1)) for t in range(level + d)]
+        found = [over(found[t - k] * counts[k] for k in range(t + 1)) for t in range(level)]
     return found

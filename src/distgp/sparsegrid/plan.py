@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +33,7 @@ from distgp.settings import (
 from distgp.sparsegrid.basis import basis_of
 from distgp.sparsegrid.cost import Cost, memory_limit
 from distgp.sparsegrid.grids import Box, SparseGrid, grid
-from distgp.sparsegrid.indices import number_of_points
+from distgp.sparsegrid.indices import axis_size, number_of_points
 from distgp.sparsegrid.posterior import Combination, GridPosterior
 from distgp.training import PooledBound, TrainingResult
 from distgp.workers import Workers
@@ -79,7 +80,11 @@ class Plan:
         limit = self.max_memory
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):
             raise ValueError(f"max_memory must be a positive number of GiB, or None, got {limit!r}")
-        if self.training is not None and self.training != "union":
+        if not is_auto(self.box):
+            Box.of(self.box, self.d)
+        if not isinstance(self.boundary, bool | np.bool_):
+            raise ValueError(f"boundary must be True or False, got {self.boundary!r}")
+        if self.training is not None and not self._by_union:
             self._named_grid()
 
     @cached_property
@@ -106,20 +111,26 @@ class Plan:
         """The engine, started if it was given by name."""
         return opened(self.engine)
 
-    def cost(self, n: int, level: int) -> Cost:
-        """What a level costs."""
-        kronecker = factors(self.start.kernel, self.d) is not None
-        return Cost.of(n, self.d, level, self.combination, bool(self.boundary), kronecker)
-
-    def planned_cost(self, n: int) -> Cost:
+    def cost(self, n: int, targets: int) -> Cost:
         """Of the level given, or of the highest that "auto" may choose."""
-        return self.cost(n, self._highest(LARGEST_UNION) if is_auto(self.level) else self.level)
+        rows = choices.TRAINING_ROWS if is_auto(self.training_rows) else self.training_rows
+        return Cost.of(
+            n,
+            self.d,
+            self._highest(LARGEST_UNION) if is_auto(self.level) else int(self.level),
+            self.combination,
+            boundary=bool(self.boundary),
+            kronecker=factors(self.start.kernel, self.d) is not None,
+            targets=targets,
+            training=(self._training_points(), n if rows is None else min(n, rows)),
+            device=self.like.device,
+        )
 
-    def refuse_too_large(self, n: int) -> None:
+    def refuse_too_large(self, n: int, targets: int) -> None:
         """Raise where the sparse grid would not fit."""
         limit = self.max_memory
         allowed = memory_limit(self.like.device) if limit is None else int(float(limit) * 2**30)
-        self.planned_cost(n).refuse_above(allowed)
+        self.cost(n, targets).refuse_above(allowed)
 
     def box_of(self, X: np.ndarray, scaling: Scaling) -> Box:
         """The box of the grids, in standardised units."""
@@ -139,11 +150,9 @@ class Plan:
         """θ, by the sparse bound of the union of the grids, or of one of them."""
         if self.training is None:
             return self.start, None
-        if self.training == "union":
-            level = self._highest(TRAINING_UNION)
-            if not is_auto(self.level):
-                level = min(level, self.level)
-            Z = SparseGrid.of(level, self.d, bool(self.boundary)).to(self.like.device).points(box)
+        if self._by_union:
+            sparse = SparseGrid.of(self._training_level, self.d, bool(self.boundary))
+            Z = sparse.to(self.like.device).points(box)
         else:
             Z = grid(self._named_grid(), box, bool(self.boundary))
         result = learn(self._recipe(Z), PooledBound(n_iter=self.n_iter), workers)
@@ -167,6 +176,24 @@ class Plan:
                 return level - 1
             best = max(best, bound)
         return self._highest(LARGEST_UNION)
+
+    @property
+    def _by_union(self) -> bool:
+        return isinstance(self.training, str) and self.training == "union"
+
+    @property
+    def _training_level(self) -> int:
+        """Of the sparse grid that hyperparameters are trained on."""
+        highest = self._highest(TRAINING_UNION)
+        return highest if is_auto(self.level) else min(highest, self.level)
+
+    def _training_points(self) -> int:
+        """How many inducing inputs training uses."""
+        if self.training is None:
+            return 0
+        if self._by_union:
+            return number_of_points(self._training_level, self.d, bool(self.boundary))
+        return math.prod(axis_size(level, bool(self.boundary)) for level in self._named_grid())
 
     def _highest(self, points: int) -> int:
         """The highest level whose sparse grid has at most so many points; 1 at least."""

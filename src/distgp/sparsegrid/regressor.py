@@ -64,7 +64,7 @@ class SparseGridGP(GPEstimator):
         coefficients_: what the mean combines the grids with, (b,).
         ct_coefficients_: what the variance combines them with, (b,).
         bounds_: each grid's lower bound of the log likelihood, (b,).
-        n_floored_: points whose variance was floored, in the last prediction.
+        n_floored_: points whose variance was floored, in the last prediction with std or covariance.
 
     With several targets each column has a model of its own, and these attributes are lists.
     """
@@ -105,12 +105,12 @@ class SparseGridGP(GPEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def describe(self, n: int, d: int) -> Cost:
+    def describe(self, n: int, d: int, targets: int = 1) -> Cost:
         """Grids, points, memory and work for n rows of d columns: known before any work starts.
 
         With level="auto" of the highest level that may be chosen.
         """
-        return self._plan(d).planned_cost(n)
+        return self._plan(d).cost(n, targets)
 
     def fit(self, X: Any, y: Any) -> SparseGridGP:
         """Train, condition every grid on all rows (n, d), combine. y: (n,) or (n, targets)."""
@@ -122,7 +122,7 @@ class SparseGridGP(GPEstimator):
         targets = y[:, None] if y.ndim == 1 else y
         plan = self._plan(X.shape[1])
         plan.check_targets(targets)
-        plan.refuse_too_large(len(X))
+        plan.refuse_too_large(len(X), targets.shape[1])
         scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
         scaled = [s.targets(t, plan.like) for s, t in zip(scalings, targets.T, strict=True)]
         engine = plan.open_engine()
@@ -146,6 +146,7 @@ class SparseGridGP(GPEstimator):
             posterior = GridPosterior.of(theta, basis, workers, plan.combination)
             models.append(SparseGridModel(scaling, box, posterior, training))
         self.models_, self._one_target, self._seed = models, y.ndim == 1, plan.seed
+        self.n_floored_ = 0 if self._one_target else [0] * len(models)
         self.engine_ = engine
         engine.users.add(self)
         return self
@@ -156,7 +157,8 @@ class SparseGridGP(GPEstimator):
         """The mean at the rows of X; with its standard deviation, or covariance, in the target's units.
 
         latent: of the function f; else of an observation y = f + noise. The covariance is that of
-        algorithm 2, with the variance's floor on its diagonal; it need not be positive definite.
+        algorithm 2, with the variance's floor on its diagonal; with combination other than "full" it
+        need not be positive definite.
         """
         X = self._new_inputs(X)
         if return_std and return_cov:

@@ -1,0 +1,161 @@
+"""The published files: found in a folder, or downloaded, and checked by SHA-256 either way."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from distgp.files import whole
+
+CHUNK = 1 << 16
+TIMEOUT = 30.0
+"""Seconds without a byte before a download is given up."""
+FOLDER_VARIABLE = "DISTGP_DATA"
+
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Told the bytes that are here, and those in all where that is known."""
+
+
+def _silent(done: int, total: int | None) -> None:
+    del done, total
+
+
+class DataError(RuntimeError):
+    """A data set is not to be had, or is not the one that was published."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set as its archive publishes it: one zip file, and the files in it with their SHA-256."""
+
+    title: str
+    url: str
+    files: dict[str, str]
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "distgp" / "data"
+
+
+def locate(
+    published: Published,
+    folder: Path | str | None = None,
+    verify: bool = True,
+    progress: Progress = _silent,
+) -> dict[str, Path]:
+    """The files of a data set, by name.
+
+    Looked for in `folder`, or else in DISTGP_DATA; if neither is given, in the cache, where they are
+    downloaded to if they are missing. verify=False takes files with another content.
+    """
+    given = folder or os.environ.get(FOLDER_VARIABLE)
+    place = Path(given) if given else cache_folder()
+    missing = [name for name in published.files if not (place / name).is_file()]
+    if missing and given:
+        raise DataError(
+            f"{published.title}: {', '.join(missing)} not found in {place}. Put the published files there, "
+            f"or leave --data-dir and {FOLDER_VARIABLE} unset to download them from {published.url}"
+        )
+    if missing:
+        _fetch(published, place, verify, progress)
+    found = {name: place / name for name in published.files}
+    if verify:
+        for name, path in found.items():
+            _check(published, name, path.read_bytes(), str(path))
+    return found
+
+
+def _fetch(published: Published, place: Path, verify: bool, progress: Progress) -> None:
+    """Download the archive, take the files out, and check them; none is left behind unchecked."""
+    place.mkdir(parents=True, exist_ok=True)
+    archive = place / (hashlib.sha256(published.url.encode()).hexdigest()[:16] + ".part")
+    download(published.url, archive, progress)
+    try:
+        contents = _unpacked(published, archive)
+        if verify:
+            for name, content in contents.items():
+                _check(published, name, content, published.url)
+    except DataError:
+        archive.unlink()  # another attempt starts anew
+        raise
+    for name, content in contents.items():
+        with whole(place / name) as part:
+            Path(part).write_bytes(content)
+    archive.unlink()
+
+
+def download(url: str, path: Path, progress: Progress = _silent) -> None:
+    """Fetch a URL into a file, going on where an earlier attempt broke off."""
+    done = path.stat().st_size if path.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            resumed = answer.status == 206
+            done = done if resumed else 0
+            length = answer.headers.get("Content-Length")
+            total = None if length is None else done + int(length)
+            with path.open("ab" if resumed else "wb") as file:
+                while piece := answer.read(CHUNK):
+                    file.write(piece)
+                    done += len(piece)
+                    progress(done, total)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing after what we have: it is complete
+            return
+        raise DataError(f"{url} answered {error.code} {error.reason}: {_by_hand()}") from error
+    except (OSError, urllib.error.URLError) as error:
+        reason = getattr(error, "reason", error)
+        raise DataError(
+            f"{url} could not be reached ({reason}). Run the command again to go on from the "
+            f"{done:,} bytes that are here, or {_by_hand()}"
+        ) from error
+    if total is not None and done < total:
+        raise DataError(
+            f"{url} broke off after {done:,} of {total:,} bytes: run the command again to go on"
+        )
+
+
+def _unpacked(published: Published, archive: Path) -> dict[str, bytes]:
+    """The data set's files out of the archive; those inside that are compressed themselves, too."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as bundle:
+            inside = {Path(name).name: name for name in bundle.namelist()}
+            contents = {}
+            for name in published.files:
+                if name in inside:
+                    contents[name] = bundle.read(inside[name])
+                elif f"{name}.gz" in inside:
+                    contents[name] = gzip.decompress(bundle.read(inside[f"{name}.gz"]))
+                else:
+                    raise DataError(f"{published.url} holds no {name}, only {sorted(inside)}")
+            return contents
+    except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError) as error:
+        raise DataError(
+            f"{published.url} did not send a whole zip file ({error}): try again"
+        ) from error
+
+
+def _check(published: Published, name: str, content: bytes, where: str) -> None:
+    found, wanted = hashlib.sha256(content).hexdigest(), published.files[name]
+    if found != wanted:
+        raise DataError(
+            f"{published.title}: {name} from {where} is not the file that the results were made with "
+            f"(SHA-256 {found[:16]}…, expected {wanted[:16]}…): it is damaged, or another version. Get it "
+            "anew, or give --unverified to use it all the same"
+        )
+
+
+def _by_hand() -> str:
+    return f"get the file in another way and name its folder by --data-dir or {FOLDER_VARIABLE}"

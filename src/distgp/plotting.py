@@ -201,12 +201,13 @@ def check_suffix(path: Path | str) -> str:
     return kind
 
 
-def save_figure(figure: Figure, path: Path | str) -> None:
+def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
     """Write a figure by the suffix of its path, whole or not at all."""
     path, kind = Path(path), check_suffix(path)
     with whole(path) as part:
         figure.savefig(part, format=kind, dpi=150)
-    plt.close(figure)
+    if close:
+        plt.close(figure)
 
 
 LABELS = {

@@ -1,0 +1,166 @@
+"""Runs a study: resumes, records failures, writes table, pictures and page; whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from distgp._version import __version__
+from distgp.files import whole
+from distgp.paper.study import Cell, Options, Row, Study, key_of
+from distgp.plotting import save_figure
+
+CELL = "cell"
+"""The column that identifies a run's cell."""
+
+
+def run_study(
+    study: Study, folder: Path, options: Options, jobs: int = 1, show: bool = True
+) -> Path:
+    """Run what is missing, then write everything; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{study.name}.csv"
+    cells = study.cells(options)
+    wanted = {key_of(cell) for cell in cells}
+    rows = read_rows(path) if path.exists() else []
+    if others := {row[CELL] for row in rows} - wanted:
+        raise ValueError(
+            f"{path} holds {len(others)} runs that do not belong to this one (another --quick, or more "
+            "--seeds): choose another --output, or remove the file"
+        )
+    done = {row[CELL] for row in rows}
+    missing = [cell for cell in cells if key_of(cell) not in done]
+    with _bar(study.name, len(cells), len(cells) - len(missing), show) as advance:
+        for found in _results(study, missing, options, jobs):
+            rows = [*rows, *found]
+            write_rows(path, rows)
+            advance()
+    order = {key_of(cell): i for i, cell in enumerate(cells)}
+    rows = sorted(rows, key=lambda row: order[row[CELL]])
+    write_rows(path, rows)
+    return write_page(study, folder, read_rows(path))
+
+
+def write_page(study: Study, folder: Path, rows: Sequence[Row]) -> Path:
+    """The pictures and the page of these results."""
+    pictures = study.figures(rows)
+    for name, figure in pictures.items():
+        for suffix in ("pdf", "png"):  # the last one closes the figure
+            save_figure(figure, folder / f"{study.name}-{name}.{suffix}", close=suffix == "png")
+    shown = "\n\n".join(f"![{name}]({study.name}-{name}.png)" for name in pictures)
+    versions = sorted(
+        {f"distgp {row['distgp']}, torch {row['torch']}, {row['device']}" for row in rows}
+    )
+    origin = f"Made by `distgp paper {study.name}`; every run is in `{study.name}.csv` ({'; '.join(versions)})."
+    page = folder / f"{study.name}.md"
+    with whole(page) as part:
+        text = f"# {study.title}\n\n{study.page(rows).strip()}\n\n{shown}\n\n{origin}\n"
+        Path(part).write_text(text, encoding="utf-8")
+    return page
+
+
+def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
+    """One cell's rows, with versions; a failure is a row too."""
+    about = {
+        "distgp": __version__,
+        "torch": torch.__version__,
+        "device": _device_name(options.device),
+        CELL: key_of(cell),
+    }
+    try:
+        found = [cell | row | {"status": "ok", "error": ""} for row in study.run(cell, options)]
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        message = f"{type(error).__name__}: {error} ({where})"
+        found = [cell | {"status": "failed", "error": message}]
+    return [row | about for row in found]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """A table as it was written, numbers as numbers."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            {name: value if name == CELL else _parsed(value) for name, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """A tidy table."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    last = [
+        name for name in ("status", "error", "distgp", "torch", "device", CELL) if name in names
+    ]
+    names = [name for name in names if name not in last] + last
+    with whole(path) as part, Path(part).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _results(
+    study: Study, cells: Sequence[Cell], options: Options, jobs: int
+) -> Iterator[list[Row]]:
+    if jobs <= 1:
+        for cell in cells:
+            yield run_cell(study, cell, options)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _one_thread) as pool:
+        futures = [pool.submit(run_cell, study, cell, options) for cell in cells]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device.startswith("cuda") else device
+
+
+def _parsed(value: str | None) -> Any:
+    if value is None or value == "":
+        return None
+    if value in ("True", "False"):
+        return value == "True"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+class _bar:
+    """Progress on a terminal: cells done, time left."""
+
+    def __init__(self, name: str, total: int, done: int, show: bool) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (show and console.is_terminal),
+        )
+        self._task = self._progress.add_task(name, total=total, completed=done)
+
+    def __enter__(self) -> Any:
+        self._progress.start()
+        return lambda: self._progress.update(self._task, advance=1)
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()

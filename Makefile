@@ -5,10 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types layers docs unit bench format clean
+.PHONY: help setup demo test lint types layers docs unit paper-quick bench format clean
+
+# The UCI files for the study on real data, where they lie beside the checkout; else they are downloaded.
+export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
 
 help: ## Show the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("distgp needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -22,7 +25,7 @@ demo: $(STAMP) ## Fit 120,000 rows, compare all aggregators; writes build/demo.p
 	@mkdir -p build
 	$(BIN)/distgp demo --output build/demo.png --force
 
-test: lint types layers docs unit ## Check everything: style, types, layers, docs, tests
+test: lint types layers docs unit paper-quick ## Check everything: style, types, layers, docs, tests
 
 lint: $(STAMP) ## ruff: style and formatting
 	$(BIN)/ruff check .
@@ -39,6 +42,10 @@ docs: $(STAMP) ## mkdocs, strict; writes build/site
 
 unit: $(STAMP) ## pytest
 	$(BIN)/python -m pytest
+
+paper-quick: $(STAMP) ## Every experiment of the paper in small; writes build/paper-quick
+	rm -rf build/paper-quick
+	$(BIN)/distgp paper all --quick --output build/paper-quick
 
 bench: $(STAMP) ## Run every benchmark, the studies in their quick form
 	@for script in objective precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick" "sparsegrid --quick"; do \

@@ -320,6 +320,59 @@ def demo(
 
 
 @app.command()
+def paper(
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="opticom, training, posterior, synthetic-exact, synthetic-sparse, uci, complexity, "
+            "consistency, or all"
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="folder; default: build/paper, or build/paper-quick"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="a small version, in a minute or two")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="repetitions of each run")] = 10,
+    device: Device = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="processes that share the work")] = 1,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="folder with the UCI files; default: DISTGP_DATA, else download"),
+    ] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="take data files with another checksum")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment of the paper: table, pictures, and a page beside the paper's numbers.
+
+    A run that was interrupted goes on where it stopped.
+    """
+    from distgp.paper import STUDIES, DataError, Options, run_study, write_index
+
+    with plain_errors():
+        if study not in (*STUDIES, "all"):
+            raise ValueError(f"no study {study!r}; there are {', '.join(STUDIES)} and all")
+        folder = output or Path("build") / ("paper-quick" if quick else "paper")
+        options = Options(quick, seeds, device, data_dir, not unverified)
+        made = [kind() for kind in STUDIES.values()]
+        for one in made if study == "all" else [STUDIES[study]()]:
+            begin = time.perf_counter()
+            try:
+                page = run_study(one, folder, options, jobs, show=not quiet)
+            except DataError as error:
+                if study != "all":
+                    raise
+                tell_error(f"{one.name} is left out: {error}")
+                continue
+            typer.echo(f"{page}  {time.perf_counter() - begin:.0f} s")
+        write_index(folder, made)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(distgp.__version__)

@@ -30,7 +30,7 @@ def _silent(done: int, total: int | None) -> None:
     del done, total
 
 
-class DataError(RuntimeError):
+class DataError(OSError):
     """A data set is not to be had, or is not the one that was published."""
 
 

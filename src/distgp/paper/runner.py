@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from distgp._version import __version__
 from distgp.files import whole
+from distgp.paper.download import DataError
 from distgp.paper.study import Cell, Options, Row, Study, key_of
 from distgp.plotting import save_figure
 
@@ -27,6 +28,7 @@ def run_study(
     study: Study, folder: Path, options: Options, jobs: int = 1, show: bool = True
 ) -> Path:
     """Run what is missing, then write everything; returns the page."""
+    _check_device(options.device)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{study.name}.csv"
     cells = study.cells(options)
@@ -78,6 +80,8 @@ def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
     }
     try:
         found = [cell | row | {"status": "ok", "error": ""} for row in study.run(cell, options)]
+    except DataError:
+        raise  # nothing to record: no cell can run without its data
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
@@ -118,8 +122,29 @@ def _results(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _one_thread) as pool:
         futures = [pool.submit(run_cell, study, cell, options) for cell in cells]
-        for future in as_completed(futures):
-            yield future.result()
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def write_index(folder: Path, studies: Sequence[Study]) -> Path:
+    """A page that names all pages that are there."""
+    there = [study for study in studies if (folder / f"{study.name}.md").exists()]
+    lines = "\n".join(f"- [{study.title}]({study.name}.md)" for study in there)
+    page = folder / "index.md"
+    with whole(page) as part:
+        text = f"# The paper's experiments\n\nEach page puts what the paper says beside what came out here.\n\n{lines}\n"
+        Path(part).write_text(text, encoding="utf-8")
+    return page
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} is not to be had here: {error}") from error
 
 
 def _one_thread() -> None:

@@ -1,0 +1,149 @@
+"""Data sets from an archive: a real HTTP server on this machine, and what goes wrong with one."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import re
+import threading
+import zipfile
+
+import pytest
+
+from distgp.paper.download import DataError, Published, download, locate
+
+CONTENT = {"a.csv": b"x,y\n1,2\n" * 20_000, "b.csv": b"x\n3\n"}
+SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+
+
+def archive(contents):
+    """A zip file with the second of the files compressed once more, as some are published."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as bundle:
+        bundle.writestr("folder/a.csv", contents["a.csv"])
+        bundle.writestr("folder/b.csv.gz", gzip.compress(contents["b.csv"]))
+    return buffer.getvalue()
+
+
+class Server:
+    """Serves one body; may break off after so many bytes, and notes what it was asked for."""
+
+    def __init__(self, body):
+        self.body, self.break_after, self.ranges, self.resumes = body, None, [], True
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                wanted = self.headers.get("Range")
+                outer.ranges.append(wanted)
+                start = int(re.match(r"bytes=(\d+)-", wanted)[1]) if wanted and outer.resumes else 0
+                if start >= len(outer.body):
+                    self.send_error(416)
+                    return
+                part = outer.body[start:]
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(part)))
+                self.end_headers()
+                self.wfile.write(part if outer.break_after is None else part[: outer.break_after])
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/data.zip"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def server():
+    made = Server(archive(CONTENT))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("DISTGP_DATA", raising=False)
+    return tmp_path / "distgp" / "data"
+
+
+def test_downloaded_once_checked_and_kept(server, cache):
+    seen = []
+    published = Published("Two files", server.url, SUMS)
+    found = locate(published, progress=lambda done, total: seen.append((done, total)))
+    assert {name: path.read_bytes() for name, path in found.items()} == CONTENT
+    assert seen[-1] == (len(server.body), len(server.body))
+    assert sorted(path.name for path in cache.iterdir()) == ["a.csv", "b.csv"]
+    locate(published)
+    assert server.ranges == [None]
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_broken_download_goes_on_where_it_stopped(server, cache, resumes):
+    published = Published("Two files", server.url, SUMS)
+    server.break_after, server.resumes = 300, resumes
+    with pytest.raises(DataError, match="run the command again"):
+        locate(published)
+    assert not (cache / "a.csv").exists()
+    server.break_after = None
+    assert locate(published)["a.csv"].read_bytes() == CONTENT["a.csv"]
+    assert server.ranges == [None, "bytes=300-"]
+
+
+def test_a_whole_download_that_was_not_unpacked_is_not_fetched_again(server, tmp_path):
+    path = tmp_path / "part"
+    path.write_bytes(server.body)
+    download(server.url, path)
+    assert path.read_bytes() == server.body
+
+
+def test_another_content_is_refused(server, cache):
+    server.body = archive(CONTENT | {"b.csv": b"x\n4\n"})
+    published = Published("Two files", server.url, SUMS)
+    with pytest.raises(DataError, match=r"b\.csv from http.*SHA-256.*--unverified"):
+        locate(published)
+    assert not list(cache.iterdir())
+    assert locate(published, verify=False)["b.csv"].read_bytes() == b"x\n4\n"
+    with pytest.raises(DataError, match=r"b\.csv"):  # and later on, in the cache
+        locate(published)
+
+
+def test_not_a_zip_file(server, cache):
+    server.body = b"<html>down for maintenance</html>"
+    with pytest.raises(DataError, match="did not send a whole zip file"):
+        locate(Published("Two files", server.url, SUMS))
+    assert not list(cache.iterdir())
+
+
+def test_no_network(server):
+    server.close()
+    with pytest.raises(DataError, match=r"could not be reached.*--data-dir or DISTGP_DATA"):
+        locate(Published("Two files", server.url, SUMS))
+
+
+def test_not_found(server):
+    published = Published("Three files", server.url, SUMS | {"c.csv": "0"})
+    with pytest.raises(DataError, match=r"holds no c\.csv"):
+        locate(published)
+
+
+def test_a_folder_of_ones_own(server, tmp_path, monkeypatch):
+    published = Published("Two files", server.url, SUMS)
+    own = tmp_path / "own"
+    own.mkdir()
+    with pytest.raises(DataError, match=r"a\.csv, b\.csv not found in .*own"):
+        locate(published, own)
+    for name, content in CONTENT.items():
+        (own / name).write_bytes(content)
+    assert locate(published, own)["a.csv"].parent == own
+    monkeypatch.setenv("DISTGP_DATA", str(own))
+    assert locate(published)["a.csv"].parent == own
+    assert not server.ranges
+    (own / "a.csv").write_bytes(b"x")
+    with pytest.raises(DataError, match="not the file that the results were made with"):
+        locate(published, own)

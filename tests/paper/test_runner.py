@@ -1,0 +1,170 @@
+"""The runner, with a study of its own, and every study of the paper in small pieces."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from distgp.paper import STUDIES, Options, Study, run_study, write_index
+from distgp.paper.consistency import falls_within_spread
+from distgp.paper.runner import CELL, read_rows
+from distgp.paper.study import average, grid, select
+
+COMMAND = Path(sys.executable).with_name("distgp")
+
+
+class Squares(Study):
+    name: ClassVar[str] = "squares"
+    title: ClassVar[str] = "Squares"
+    runs: ClassVar[list] = []
+
+    def cells(self, options):
+        return grid(x=range(2 if options.quick else 4), seed=range(options.seeds))
+
+    def run(self, cell, options):
+        self.runs.append(cell)
+        if cell["x"] == 1:
+            raise ArithmeticError("one cannot be squared")
+        return [{"method": name, "y": cell["x"] ** 2 + cell["seed"]} for name in ("a", "b")]
+
+    def figures(self, rows):
+        figure, ax = plt.subplots()
+        ax.plot([row["x"] for row in select(rows, method="a")])
+        return {"line": figure}
+
+    def page(self, rows):
+        return f"mean {average(select(rows, method='a', x=2), 'y'):g}"
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    Squares.runs.clear()
+
+
+def test_table_pictures_and_page(tmp_path):
+    page = run_study(Squares(), tmp_path, Options(seeds=2))
+    text = page.read_text()
+    assert text.startswith("# Squares\n\nmean 4.5\n") and "![line](squares-line.png)" in text
+    assert "distgp paper squares" in text and "torch" in text
+    for suffix in ("png", "pdf"):
+        assert (tmp_path / f"squares-line.{suffix}").stat().st_size > 1000
+    rows = read_rows(tmp_path / "squares.csv")
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert len(rows) == 3 * 2 * 2 + 2 and len(failed) == 2
+    assert failed[0]["error"].startswith("ArithmeticError: one cannot be squared (test_runner.py:")
+    assert {"seed", "distgp", "torch", "device"} <= rows[0].keys()
+    assert json.loads(rows[0][CELL]) == {"x": 0, "seed": 0}
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path):
+    class Stopped(Squares):
+        def run(self, cell, options):
+            if len(self.runs) == 5:
+                raise KeyboardInterrupt
+            return super().run(cell, options)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(Stopped(), tmp_path, Options(seeds=2))
+    assert len({row[CELL] for row in read_rows(tmp_path / "squares.csv")}) == 5
+    assert not (tmp_path / "squares.md").exists()
+    run_study(Squares(), tmp_path, Options(seeds=2))
+    assert len(Squares.runs) == 8 and len({json.dumps(cell) for cell in Squares.runs}) == 8
+    before = (tmp_path / "squares.csv").read_bytes()
+    run_study(Squares(), tmp_path, Options(seeds=2))  # nothing is left to do
+    assert len(Squares.runs) == 8 and (tmp_path / "squares.csv").read_bytes() == before
+
+
+def test_results_of_another_kind_are_not_mixed(tmp_path):
+    run_study(Squares(), tmp_path, Options(seeds=2))
+    with pytest.raises(ValueError, match="do not belong to this one"):
+        run_study(Squares(), tmp_path, Options(seeds=2, quick=True))
+    run_study(Squares(), tmp_path, Options(seeds=3))  # more of the same is fine
+    assert len(Squares.runs) == 12
+
+
+def test_an_unknown_device_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match="not to be had here"):
+        run_study(Squares(), tmp_path, Options(device="cuda:99"))
+    assert not Squares.runs
+
+
+def test_every_study_has_a_page_and_is_in_the_index(tmp_path):
+    run_study(Squares(), tmp_path, Options(seeds=1))
+    page = write_index(tmp_path, [Squares(), *(kind() for kind in STUDIES.values())])
+    assert "- [Squares](squares.md)" in page.read_text() and "uci.md" not in page.read_text()
+    assert list(STUDIES) == [
+        "opticom", "training", "posterior", "synthetic-exact", "synthetic-sparse", "uci",
+        "complexity", "consistency",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "uci"])
+def test_first_cells_of_the_quick_version(name):
+    study, options = STUDIES[name](), Options(quick=True)
+    cells = study.cells(options)
+    assert len({json.dumps(cell) for cell in cells}) == len(cells)
+    rows = study.run(cells[0], options)
+    values = [v for row in rows for v in row.values() if isinstance(v, float)]
+    assert rows and values and np.isfinite(values).all()
+    # The full version has the same coordinates, and only plain values.
+    full = study.cells(Options())
+    assert full[0].keys() == cells[0].keys() and len(full) > len(cells)
+    assert json.loads(json.dumps(full[-1])) == full[-1]
+
+
+def test_a_killed_command_goes_on(tmp_path):
+    command = [COMMAND, "paper", "posterior", "--seeds", "40", "--output", tmp_path]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    table, deadline = tmp_path / "posterior.csv", time.monotonic() + 60
+    while not table.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    with table.open() as file:  # whole, though it was being written all the time
+        before = list(csv.DictReader(file))
+    done = {row[CELL] for row in before}
+    assert 0 < len(done) < 40 and not (tmp_path / "posterior.md").exists()
+    subprocess.run(command, check=True, capture_output=True)
+    after = read_rows(table)
+    assert len({row[CELL] for row in after}) == 40 and (tmp_path / "posterior.md").exists()
+    kept = {row["cell"]: row["w2"] for row in before if row["w2"]}
+    again = {row["cell"]: str(row["w2"]) for row in after if row["w2"] is not None}
+    assert kept.items() <= again.items()
+
+
+def test_the_command_explains_mistakes(tmp_path):
+    def said(*arguments):
+        done = subprocess.run([COMMAND, "paper", *arguments], capture_output=True, text=True)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "there are opticom" in said("nothing")
+    assert "not found in" in said(
+        "uci", "--quick", "--data-dir", str(tmp_path), "-o", str(tmp_path)
+    )
+    assert "not to be had here" in said("posterior", "--device", "cuda:99", "-o", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("means", "falls"),
+    [
+        ([3.0, 2.0, 1.0], True),
+        ([3.0, 3.05, 1.0], True),
+        ([1.0, 2.0, 3.0], False),
+        ([3.0, 1.0, 1.5], False),
+    ],
+)
+def test_falling_within_the_spread(means, falls):
+    rng = np.random.default_rng(0)
+    wobble = 0.1 * rng.normal(size=10)
+    assert falls_within_spread([mean + wobble for mean in means]) is falls

@@ -22,33 +22,15 @@ from _measure import medians, write_csv
 
 import distgp
 from distgp import metrics
+from distgp.paper.opticom import LENGTHSCALES, griewank, model, predicted, problem
 from distgp.plotting import save_figure
 
 LEVELS = {2: 7, 3: 6, 4: 5, 5: 4}
-LENGTHSCALES = np.linspace(0.2, 2.0, 10)
-NOISE = 0.1
 COMBINATIONS = ("ct", "opticom", "full")
 KERNELS = {
     "isotropic": lambda length, d: distgp.Matern32([length] * d),
     "product": lambda length, d: distgp.separable(distgp.Matern32, [length] * d),
 }
-
-
-def griewank(X: np.ndarray) -> np.ndarray:
-    i = np.arange(1, X.shape[1] + 1)
-    return 1.0 + np.square(X).sum(1) / 4000.0 - np.cos(X / np.sqrt(i)).prod(1)
-
-
-def problem(d: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    X, X_test = rng.uniform(-5, 5, (2000, d)), rng.uniform(-5, 5, (1000, d))
-    return X, griewank(X) + NOISE * rng.normal(size=len(X)), X_test
-
-
-def predicted(
-    model: distgp.SparseGridGP, X: np.ndarray, y: np.ndarray, X_test: np.ndarray
-) -> np.ndarray:
-    return model.fit(X, y).predict(X_test)
 
 
 def measure(d: int, level: int, kind: str, seeds: int, repeats: int) -> list[dict[str, object]]:
@@ -59,18 +41,8 @@ def measure(d: int, level: int, kind: str, seeds: int, repeats: int) -> list[dic
         X, y, X_test = problem(d, seed)
         truth = griewank(X_test)
         for length in LENGTHSCALES:
-            models = {
-                name: distgp.SparseGridGP(
-                    level=level,
-                    combination=name,
-                    kernel=KERNELS[kind](length, d),
-                    noise=NOISE**2,
-                    box=(-5, 5),
-                    training=None,
-                    normalize=False,
-                )
-                for name in COMBINATIONS
-            }
+            kernel = KERNELS[kind](length, d)
+            models = {name: model(level, name, kernel) for name in COMBINATIONS}
             calls = {name: partial(predicted, m, X, y, X_test) for name, m in models.items()}
             for name, call in calls.items():
                 errors[name].append(metrics.rmse(truth, call()))

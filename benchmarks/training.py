@@ -27,32 +27,10 @@ from torch import Tensor
 import distgp
 from distgp import linalg
 from distgp.experts import inducing
+from distgp.paper.training import START, TRUTH, draw, named, parameters
 
-TRUTH = {"l1": 0.3, "l2": 1.3, "noise": 0.1, "signal": 0.2}
-START = {"l1": 2.0, "l2": 0.3, "noise": 1.0, "signal": math.sqrt(1.5)}
 MANY = (2, 4, 8, 10, 20, 40, 80, 100)
 Row = dict[str, object]
-
-
-def parameters(values: dict[str, float], Z: Tensor | None, device: str) -> distgp.Parameters:
-    kernel = values["signal"] ** 2 * distgp.RBF([values["l1"], values["l2"]])
-    return distgp.Parameters.of(kernel.to(device), values["noise"] ** 2, Z)
-
-
-def named(hyperparameters: dict[str, list[float]]) -> dict[str, float]:
-    l1, l2 = hyperparameters["kernel.kernel.lengthscale"]
-    signal, noise = hyperparameters["kernel.variance"][0], hyperparameters["noise"][0]
-    return {"l1": l1, "l2": l2, "noise": math.sqrt(noise), "signal": math.sqrt(signal)}
-
-
-def draw(n: int, seed: int, device: str) -> distgp.Shard:
-    generator = torch.Generator().manual_seed(seed)
-    X = (torch.rand(n, 2, generator=generator, dtype=torch.float64) * 2 - 1).to(device)
-    theta = parameters(TRUTH, None, device)
-    L = linalg.cholesky(linalg.add_diagonal(theta.kernel(X), theta.noise))
-    return distgp.Shard.of(
-        X, L @ torch.randn(n, generator=generator, dtype=torch.float64).to(device)
-    )
 
 
 def standard_errors(X: Tensor, device: str) -> dict[str, float]:

@@ -57,8 +57,12 @@ def test_one_small_cell():
     rows = {row["method"]: row for row in UCI().run(cell, options)}
     assert {"poe", "gpoe", "bcm", "rbcm", "grbcm", "opt", "opt-local"} <= rows.keys()
     assert all(
-        np.isfinite([row["rmse"], row["nlpd"], row["seconds"]]).all() for row in rows.values()
+        np.isfinite([row["rmse"], row["nlpd"], row["training_s"]]).all() for row in rows.values()
     )
+    timed = {
+        row["method"]: row["seconds"] for row in UCI().run(cell | {"model": "timing"}, options)
+    }
+    assert timed.keys() == rows.keys() and min(timed.values()) > 0
     shared = UCI().run(cell | {"model": "fedavg"}, options)
     assert {"pooled", "two-level", "opt-printed", "npae"} <= {row["method"] for row in shared}
 

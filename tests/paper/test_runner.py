@@ -91,6 +91,21 @@ def test_results_of_another_kind_are_not_mixed(tmp_path):
     assert len(Squares.runs) == 12
 
 
+def test_processes_share_the_work_and_timed_cells_run_alone(tmp_path):
+    options = Options(quick=True, seeds=2)
+    posterior = STUDIES["posterior"]()
+    run_study(posterior, tmp_path / "two", options, jobs=2, show=False)
+    run_study(posterior, tmp_path / "one", options, show=False)
+    two, one = (read_rows(tmp_path / name / "posterior.csv") for name in ("two", "one"))
+    assert [row["cell"] for row in two] == [row["cell"] for row in one]
+    np.testing.assert_allclose(
+        [row["w2"] for row in two if row["w2"]],
+        [row["w2"] for row in one if row["w2"]],
+        rtol=1e-6,
+        atol=1e-9,
+    )
+
+
 def test_an_unknown_device_is_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match="not to be had here"):
         run_study(Squares(), tmp_path, Options(device="cuda:99"))

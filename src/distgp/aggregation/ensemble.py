@@ -71,6 +71,7 @@ class Ensemble:
         placed = where if isinstance(where, Placement) else Local(tuple(where))
         object.__setattr__(self, "where", placed)
         object.__setattr__(self, "about", tuple(placed.map(_about)) if about is None else about)
+        object.__setattr__(self, "_drawn", {})
         expected = 0
         for group in self.about:
             if group.exact is not self.about[0].exact:
@@ -150,8 +151,14 @@ class Ensemble:
         return int(sum(self.map(_row_count)))
 
     def central(self, size: int, seed: int) -> Shard:
-        """Random rows, evenly from all shards: the same for any order of the experts."""
-        return draw_central(self.where, self.sizes(), size, seed)
+        """Random rows, evenly from all shards: the same for any order of the experts.
+
+        Drawn once, for all aggregators that ask for the same.
+        """
+        drawn: dict[tuple[int, int], Shard] = self.__dict__["_drawn"]
+        if (size, seed) not in drawn:
+            drawn[size, seed] = draw_central(self.where, self.sizes(), size, seed)
+        return drawn[size, seed]
 
 
 def _about(group: Group) -> About:

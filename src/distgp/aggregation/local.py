@@ -20,8 +20,8 @@ from distgp.aggregation.base import (
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.experts import Prediction
 
-ROWS_PER_EXPERT = 40
-"""Rows that the weights are fitted on, for each expert."""
+ROWS_PER_EXPERT = 10
+"""Rows that the weights are fitted on, for each expert: few, beside the rows that are predicted."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class OptLocal(Aggregator):
     Experts with hyperparameters of their own share no RKHS, and one number an expert cannot tell where
     each is good: away from its rows an expert may be far off, and says so by its variance. So the
     trial functions are the experts times their share of the precision. Their weights minimise
-    ‖y − Σβ_i g_i(X)‖² on a sample of n_eval rows (40 M by default), subject to Σβ_i = 1, with a ridge
+    ‖y − Σβ_i g_i(X)‖² on a sample of n_eval rows (10 M by default), subject to Σβ_i = 1, with a ridge
     ρ Σ G_ii(β_i − 1/M)²: equal weights are the mean of PoE. Variance: the mixture's,
     Σπ_i (s_i² + (μ_i − μ)²), which grows where the experts disagree.
     """

@@ -69,7 +69,7 @@ class Consistency(Study):
         """A number of rows and a draw each."""
         many = MANY[:3] if options.quick else MANY
         seeds = range(2 if options.quick else options.seeds)
-        return [{"n": n, "M": round(math.sqrt(n)), "seed": seed} for n in many for seed in seeds]
+        return [{"n": n, "M": round(math.sqrt(n)), "seed": seed} for seed in seeds for n in many]
 
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """The full GP, then each aggregator."""

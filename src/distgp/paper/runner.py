@@ -20,6 +20,8 @@ from distgp.paper.download import DataError
 from distgp.paper.study import Cell, Options, Row, Study, key_of
 from distgp.plotting import save_figure
 
+ALONE = "alone"
+"""A coordinate that says that no other run may go on beside: it measures time."""
 CELL = "cell"
 """The column that identifies a run's cell."""
 
@@ -119,9 +121,13 @@ def _results(
         for cell in cells:
             yield run_cell(study, cell, options)
         return
+    alone = [cell for cell in cells if cell.get(ALONE)]
+    for cell in alone:
+        yield run_cell(study, cell, options)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _one_thread) as pool:
-        futures = [pool.submit(run_cell, study, cell, options) for cell in cells]
+        together = [cell for cell in cells if not cell.get(ALONE)]
+        futures = [pool.submit(run_cell, study, cell, options) for cell in together]
         try:
             for future in as_completed(futures):
                 yield future.result()

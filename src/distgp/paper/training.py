@@ -80,8 +80,8 @@ class Training(Study):
     def cells(self, options: Options) -> list[Cell]:
         """A number of experts, a method and a draw each."""
         if options.quick:
-            return grid(n=[1000], rounds=[40], M=[2, 8], method=METHODS, seed=[0])
-        return grid(n=[10_000], rounds=[200], M=MANY, method=METHODS, seed=range(options.seeds))
+            return grid(seed=[0], n=[1000], rounds=[40], M=[2, 8], method=METHODS)
+        return grid(seed=range(options.seeds), n=[10_000], rounds=[200], M=MANY, method=METHODS)
 
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """Every fifth iteration."""

@@ -41,6 +41,8 @@ MANY = (20, 40, 60)
 INDUCING = 128
 ROUNDS = 500
 RATE = 0.05
+LOCAL_STEPS = 5
+"""Of FedAvg between two exchanges; its iterations are counted as local steps."""
 ROBUST = ("AT", "AP", "AH", "TIT", "TAT", "TEY")
 """For NOx: ambient air, the two temperatures of the turbine, and its load, once."""
 BASELINES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
@@ -122,8 +124,14 @@ class UCI(Study):
         full = grid(task=names, model=["full"], M=[1], rounds=[min(rounds, 100)], **common)
         own = grid(task=names, model=["independent"], M=many, rounds=[rounds], **common)
         robust = grid(task=["nox"], model=["robust"], M=many, rounds=[rounds], **common)
-        averaged = grid(task=names, model=["fedavg"], M=many, rounds=[rounds], **common)
-        return [*own, *robust, *full, *averaged]
+        averaged = grid(
+            seed=seeds, task=names, model=["fedavg"], M=many, rounds=[rounds], every=[every]
+        )
+        # Times, of experts that are hardly trained: each by itself, undisturbed by other processes.
+        timed = grid(
+            task=names, model=["timing"], M=many, rounds=[2], every=[every], seed=[0], alone=[True]
+        )
+        return [*own, *robust, *full, *timed, *averaged]
 
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """Train, then every aggregator on the same experts."""
@@ -143,7 +151,7 @@ class UCI(Study):
             methods: dict[str, distgp.Aggregator] = {"full": distgp.Pooled()}
         else:
             methods = _methods(ensemble.shares_hyperparameters)
-        return _measured(methods, ensemble, prepared, taken, options)
+        return _measured(methods, ensemble, prepared, taken, options, cell["model"] == "timing")
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error bars, a row of pictures a task, as in the paper."""
@@ -172,7 +180,7 @@ def _trained(
 ) -> tuple[distgp.Parameters, float]:
     algorithms: dict[str, distgp.Algorithm] = {
         "full": distgp.PooledBound(n_iter=cell["rounds"]),
-        "fedavg": distgp.FedAvg(n_iter=cell["rounds"], learning_rate=RATE),
+        "fedavg": distgp.FedAvg(LOCAL_STEPS, RATE, n_iter=max(1, cell["rounds"] // LOCAL_STEPS)),
         "independent": distgp.Independent(n_iter=cell["rounds"], learning_rate=RATE),
     }
     algorithm = algorithms.get(cell["model"], algorithms["independent"])
@@ -222,19 +230,23 @@ def _measured(
     prepared: Prepared,
     training: float,
     options: Options,
+    timed: bool,
 ) -> list[Row]:
+    """Scores of every method; or, of experts that are there for that alone, times."""
+
     def once(method: distgp.Aggregator) -> distgp.Prediction:
         return method.combine(ensemble).predict(prepared.X_test, observed=True)
 
-    rows = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        calls = {name: partial(once, m) for name, m in methods.items()}
-        taken = seconds(calls, options.device, repeats=1 if options.quick else 5)
-        for name, method in methods.items():
-            row = {"method": name, "seconds": taken[name], "training_s": training}
-            rows.append(row | prepared.scores(once(method)))
-    return rows
+        if timed:
+            calls = {name: partial(once, method) for name, method in methods.items()}
+            taken = seconds(calls, options.device, repeats=1 if options.quick else 9)
+            return [{"method": name, "seconds": value} for name, value in taken.items()]
+        return [
+            {"method": name, "training_s": training} | prepared.scores(once(method))
+            for name, method in methods.items()
+        ]
 
 
 @cache
@@ -398,7 +410,13 @@ def _errorbars(rows: Sequence[Row]) -> Figure:
         for quantity, ax in zip(("seconds", "rmse", "nlpd"), line, strict=True):
             many = [M for M in MANY if select(rows, task=task, M=M)]
             for shift, method in enumerate(methods):
-                chosen = [_best(rows, task, M, method) for M in many]
+                timed = quantity == "seconds"
+                chosen = [
+                    select(rows, task=task, M=M, method=method, model="timing")
+                    if timed
+                    else _best(rows, task, M, method)
+                    for M in many
+                ]
                 values, bars = [[f(c, quantity) for c in chosen] for f in (average, spread)]
                 x = np.arange(len(many)) + 0.1 * (shift - 2.5)
                 ax.errorbar(x, values, bars, fmt="o", capsize=2, markersize=4, label=method)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -94,8 +94,10 @@ class Synthetic(Study):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if cell.get("alone"):
-                calls = {name: partial(once, method) for name, method in methods.items()}
-                calls["full"] = lambda: expert.condition(theta, data).predict(X)
+                calls: dict[str, Callable[[], distgp.Prediction]] = {
+                    "full": lambda: expert.condition(theta, data).predict(X)
+                }
+                calls |= {name: partial(once, method) for name, method in methods.items()}
                 taken = seconds(calls, device, repeats=1 if options.quick else 3)
                 return [{"method": name, "seconds": value} for name, value in taken.items()]
             rows: list[Row] = [{"method": "full"} | _scores(f, full, None)]

@@ -47,6 +47,7 @@ TRAFFIC = Published(
         )
     },
 )
+EMISSIONS = {"co": ("CO", 1.0), "nox": ("NOX", 10.0)}
 SENSORS = ("AT", "AP", "AH", "AFDP", "GTEP", "TIT", "TAT", "TEY", "CDP")
 
 
@@ -68,23 +69,32 @@ class Task:
     """Whether the paper's NLPD is surely in published units; else both readings are given."""
 
 
-def gas_turbine(target: str, folder: Path | str | None = None, verify: bool = True) -> Task:
-    """CO or NOx from the nine sensors: 2011–2013, then 2014–2015."""
+def gas_turbine_years(
+    target: str, folder: Path | str | None = None, verify: bool = True
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Sensors and target of each year, in units of the paper's RMSE."""
+    column, tens = EMISSIONS[target]
     tables = {
         int(name[3:7]): csv.read_csv(path)
         for name, path in locate(GAS_TURBINE, folder, verify).items()
     }
-    X = {year: _matrix(table, SENSORS) for year, table in tables.items()}
-    column, tens = {"co": ("CO", 1.0), "nox": ("NOX", 10.0)}[target]
-    y = {year: _matrix(table, [column])[:, 0] / tens for year, table in tables.items()}
+    return {
+        year: (_matrix(table, SENSORS), _matrix(table, [column])[:, 0] / tens)
+        for year, table in tables.items()
+    }
+
+
+def gas_turbine(target: str, folder: Path | str | None = None, verify: bool = True) -> Task:
+    """CO or NOx from the nine sensors: 2011–2013, then 2014–2015."""
+    years, tens = gas_turbine_years(target, folder, verify), EMISSIONS[target][1]
     before, after = (2011, 2012, 2013), (2014, 2015)
     return Task(
         target,
         SENSORS,
-        np.concatenate([X[year] for year in before]),
-        np.concatenate([y[year] for year in before]),
-        np.concatenate([X[year] for year in after]),
-        np.concatenate([y[year] for year in after]),
+        np.concatenate([years[year][0] for year in before]),
+        np.concatenate([years[year][1] for year in before]),
+        np.concatenate([years[year][0] for year in after]),
+        np.concatenate([years[year][1] for year in after]),
         "mg/m³" if target == "co" else "10 mg/m³",
         tens,
         target == "co",

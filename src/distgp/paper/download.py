@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import os
+import sys
 import urllib.error
 import urllib.request
 import zipfile
@@ -26,8 +27,12 @@ Progress: TypeAlias = Callable[[int, int | None], None]
 """Told the bytes that are here, and those in all where that is known."""
 
 
-def _silent(done: int, total: int | None) -> None:
-    del done, total
+def _on_terminal(done: int, total: int | None) -> None:
+    """A line that is written over, where somebody looks."""
+    if sys.stderr.isatty():
+        of = "" if total is None else f" of {total / 2**20:.1f}"
+        end = "\n" if done == total else ""
+        print(f"\rdownloading: {done / 2**20:.1f}{of} MiB", end=end, file=sys.stderr, flush=True)
 
 
 class DataError(OSError):
@@ -53,7 +58,7 @@ def locate(
     published: Published,
     folder: Path | str | None = None,
     verify: bool = True,
-    progress: Progress = _silent,
+    progress: Progress = _on_terminal,
 ) -> dict[str, Path]:
     """The files of a data set, by name.
 
@@ -96,7 +101,7 @@ def _fetch(published: Published, place: Path, verify: bool, progress: Progress) 
     archive.unlink()
 
 
-def download(url: str, path: Path, progress: Progress = _silent) -> None:
+def download(url: str, path: Path, progress: Progress = _on_terminal) -> None:
     """Fetch a URL into a file, going on where an earlier attempt broke off."""
     done = path.stat().st_size if path.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})

@@ -102,6 +102,25 @@ class Combined(ABC):
         return X.split(chunk_rows(self.columns, X.device), -2)
 
 
+class Pointwise(Combined):
+    """A posterior whose weights change from point to point, with the experts' precisions."""
+
+    ensemble: Ensemble
+
+    @property
+    def columns(self) -> int:
+        """A handful of values for each expert."""
+        return 6 * self.ensemble.size
+
+    def between(self, X: Tensor) -> None:
+        """None: every point has its own weights."""
+        del X
+
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """The mean is weighted by precisions, so there is nothing to spare."""
+        return self.predict_chunk(X).mean
+
+
 class Aggregator(ABC):
     """A way to make one posterior out of many, with its options."""
 

@@ -12,6 +12,7 @@ from distgp.aggregation.base import (
     Combined,
     MarginalAggregator,
     Marginals,
+    Pointwise,
     Space,
     check_choice,
     from_precision,
@@ -111,26 +112,13 @@ class AugmentedGroup(Group):
 
 
 @dataclass(frozen=True, eq=False)
-class AugmentedCombined(Combined):
+class AugmentedCombined(Pointwise):
     """The posterior of grBCM."""
 
     aggregator: GRBCM
     ensemble: Ensemble
     noise: Tensor
     space: Space
-
-    @property
-    def columns(self) -> int:
-        """A handful of values for each expert."""
-        return 6 * self.ensemble.size
-
-    def between(self, X: Tensor) -> None:
-        """None: every point has its own weights."""
-        del X
-
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """The mean is weighted by precisions, so there is nothing to spare."""
-        return self.predict_chunk(X).mean
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """Ask every augmented expert, then apply the formula."""

@@ -13,6 +13,7 @@ from distgp.aggregation.base import (
     Aggregator,
     Combined,
     Marginals,
+    Pointwise,
     check_count,
     group_marginals,
     joined_marginals,
@@ -85,25 +86,12 @@ def constrained(G: Tensor, b: Tensor, ridge: float) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class LocalCombined(Combined):
+class LocalCombined(Pointwise):
     """The posterior of `opt-local`."""
 
     ensemble: Ensemble
     noise: Tensor
     weights: Tensor | None
-
-    @property
-    def columns(self) -> int:
-        """A handful of values for each expert."""
-        return 6 * self.ensemble.size
-
-    def between(self, X: Tensor) -> None:
-        """None: every point has its own shares."""
-        del X
-
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """The mean is weighted by precisions, so there is nothing to spare."""
-        return self.predict_chunk(X).mean
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """Σβ_i M π_i μ_i, and the mixture's variance."""

@@ -62,7 +62,7 @@ def test_one_small_cell():
     timed = {
         row["method"]: row["seconds"] for row in UCI().run(cell | {"model": "timing"}, options)
     }
-    assert timed.keys() == rows.keys() and min(timed.values()) > 0
+    assert {"poe", "opt", "opt-local"} <= timed.keys() and min(timed.values()) > 0
     shared = UCI().run(cell | {"model": "fedavg"}, options)
     assert {"pooled", "two-level", "opt-printed", "npae"} <= {row["method"] for row in shared}
 

@@ -81,7 +81,13 @@ def constrained(G: Tensor, b: Tensor, ridge: float) -> Tensor:
         return torch.full_like(b, 1.0 / M)
     H = linalg.add_diagonal(G, ridge * diagonal)
     both = torch.stack([b - G.mean(-1), torch.ones_like(b)], -1)
-    a, c = linalg.truncated_solve(H, both, H.diagonal()).unbind(-1)
+    if ridge > 0.0:
+        scale = H.diagonal().clamp_min(torch.finfo(H.dtype).eps * float(diagonal.max())).rsqrt()
+        L = linalg.cholesky(scale[:, None] * H * scale, "the Gram matrix of opt-local")
+        solved = scale[:, None] * linalg.cholesky_solve(L, scale[:, None] * both)
+    else:
+        solved = linalg.truncated_solve(H, both, H.diagonal())
+    a, c = solved.unbind(-1)
     return 1.0 / M + a - c * (a.sum() / c.sum())
 
 

@@ -345,13 +345,23 @@ def paper(
     unverified: Annotated[
         bool, typer.Option("--unverified", help="take data files with another checksum")
     ] = False,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="run nothing: page and pictures of what is there")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment of the paper: table, pictures, and a page beside the paper's numbers.
 
     A run that was interrupted goes on where it stopped.
     """
-    from distgp.paper import STUDIES, DataError, Options, run_study, write_index
+    from distgp.paper import (
+        STUDIES,
+        DataError,
+        Options,
+        rewrite_page,
+        run_study,
+        write_index,
+    )
 
     with plain_errors():
         if study not in (*STUDIES, "all"):
@@ -362,7 +372,10 @@ def paper(
         for one in made if study == "all" else [STUDIES[study]()]:
             begin = time.perf_counter()
             try:
-                page = run_study(one, folder, options, jobs, show=not quiet)
+                if page_only:
+                    page = rewrite_page(one, folder)
+                else:
+                    page = run_study(one, folder, options, jobs, show=not quiet)
             except DataError as error:
                 if study != "all":
                     raise

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from distgp.paper import STUDIES, Options, Study, run_study, write_index
+from distgp.paper import STUDIES, Options, Study, rewrite_page, run_study, write_index
 from distgp.paper.consistency import falls_within_spread
 from distgp.paper.runner import CELL, read_rows
 from distgp.paper.study import average, grid, select
@@ -78,6 +78,11 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
     assert not (tmp_path / "squares.md").exists()
     run_study(Squares(), tmp_path, Options(seeds=2))
     assert len(Squares.runs) == 8 and len({json.dumps(cell) for cell in Squares.runs}) == 8
+    page = (tmp_path / "squares.md").read_text()
+    (tmp_path / "squares.md").unlink()
+    assert rewrite_page(Squares(), tmp_path).read_text() == page and len(Squares.runs) == 8
+    with pytest.raises(FileNotFoundError, match="run the study first"):
+        rewrite_page(Squares(), tmp_path / "elsewhere")
     before = (tmp_path / "squares.csv").read_bytes()
     run_study(Squares(), tmp_path, Options(seeds=2))  # nothing is left to do
     assert len(Squares.runs) == 8 and (tmp_path / "squares.csv").read_bytes() == before

@@ -65,11 +65,21 @@ def write_page(study: Study, folder: Path, rows: Sequence[Row]) -> Path:
         {f"distgp {row['distgp']}, torch {row['torch']}, {row['device']}" for row in rows}
     )
     origin = f"Made by `distgp paper {study.name}`; every run is in `{study.name}.csv` ({'; '.join(versions)})."
+    if sources := sorted({row["source"] for row in rows if row.get("source")}):
+        origin += f" Runs by {', '.join(f'`{source}`' for source in sources)} of the same problems are among them."
     page = folder / f"{study.name}.md"
     with whole(page) as part:
         text = f"# {study.title}\n\n{study.page(rows).strip()}\n\n{shown}\n\n{origin}\n"
         Path(part).write_text(text, encoding="utf-8")
     return page
+
+
+def rewrite_page(study: Study, folder: Path) -> Path:
+    """The page of a table that is there, be it whole or not."""
+    path = folder / f"{study.name}.csv"
+    if not path.exists():
+        raise FileNotFoundError(f"there is no table {path}: run the study first")
+    return write_page(study, folder, read_rows(path))
 
 
 def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
@@ -105,7 +115,9 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """A tidy table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     last = [
-        name for name in ("status", "error", "distgp", "torch", "device", CELL) if name in names
+        name
+        for name in ("status", "error", "source", "distgp", "torch", "device", CELL)
+        if name in names
     ]
     names = [name for name in names if name not in last] + last
     with whole(path) as part, Path(part).open("w", newline="", encoding="utf-8") as file:

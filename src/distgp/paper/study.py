@@ -140,7 +140,7 @@ def _shown(value: object) -> str:
             if abs(value) < 1 or abs(value) >= 1000
             else f"{value:.3f}".rstrip("0").rstrip(".")
         )
-    return str(value)
+    return str(value).replace("|", "&#124;")
 
 
 def failures(rows: Sequence[Row]) -> str:

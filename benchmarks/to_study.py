@@ -1,8 +1,9 @@
 """Takes results of the benchmarks over into the studies of the paper that ask for the same.
 
 `aggregation.py` runs the paper's synthetic prediction task with the studies' problems and
-hyperparameters, so its rows with d = 2 are runs of `synthetic-exact` and `synthetic-sparse`; `training.py` has the end points
-of `training`. Rows that are taken over name their source; what a table has already stays.
+hyperparameters, so its rows with d = 2 are runs of `synthetic-exact` and `synthetic-sparse`;
+`training.py` has the end points of `training`. Rows that are taken over name their source; what a table
+has already stays.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from distgp.paper.datasets import TASKS
+from distgp.paper.published import published
 from distgp.paper.study import Options
-from distgp.paper.uci import UCI, published
+from distgp.paper.uci import UCI
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 FOLDER = os.environ.get("DISTGP_DATA") or (str(BESIDE) if BESIDE.is_dir() else None)

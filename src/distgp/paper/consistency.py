@@ -166,7 +166,7 @@ Gaps are to the full GP on all rows. Two-level's experts share the work with cen
 
 ## Do they fall?
 
-A gap falls monotonically within its spread if no step up exceeds the standard errors of its two ends, twice.
+A gap falls monotonically within its spread if it is smaller at the end than at the beginning, and no step up exceeds twice its standard error.
 
 {table(["", "gap", "falls"], judged)}
 
@@ -178,14 +178,15 @@ weights stay bounded is not met by a system of M equations from M rows. {failure
 
 
 def falls_within_spread(samples: Sequence[np.ndarray]) -> bool:
-    """Whether means fall from each to the next, up to twice the standard error of their difference.
+    """Whether means fall: from first to last, and no step up is beyond twice its standard error.
 
     Gaps below 10⁻⁶ are rounding errors, and count as none.
     """
-    for before, after in itertools.pairwise([np.maximum(sample, ROUNDING) for sample in samples]):
+    samples = [np.maximum(sample, ROUNDING) for sample in samples]
+    for before, after in itertools.pairwise(samples):
         error = math.sqrt(
             sum(v.var(ddof=1) / len(v) if len(v) > 1 else 0.0 for v in (before, after))
         )
         if not after.mean() <= before.mean() + 2.0 * error:
             return False
-    return True
+    return bool(samples[-1].mean() <= samples[0].mean())

@@ -11,6 +11,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from distgp import metrics
 from distgp.paper.datasets import SENSORS
+from distgp.paper.published import published
 from distgp.paper.study import Row, average, select, table
 
 ROBUST = ("AT", "AP", "AH", "TIT", "TAT", "TEY")
@@ -105,15 +106,19 @@ def page(rows: Sequence[Row]) -> str:
         for model in ("independent", "robust")
     }
     mean = average(select(drift, method="mean of the years"), "rmse")
+    fall, theirs = (
+        100 * (1 - years[2014]["nox"] / years[2013]["nox"]),
+        published()["nox", M, "opt", "rmse"][0],
+    )
     return f"""## NOx drifts
 
 {table(["year", "mean NOx, mg/m³", "mean TIT, °C", "mean TEY, MWh"], shown)}
 
-NOx falls by an eighth from 2013 to 2014, with the turbine inlet temperature (TIT), while the load (TEY) stays: the plant is run differently. Nothing in the
+NOx falls by {fall:.0f} % from 2013 to 2014, with the turbine inlet temperature (TIT), while the load (TEY) stays: the plant is run differently. Nothing in the
 years to learn from is like it, and there the sensors are nearly redundant (variance inflation factors: {redundant}). A flexible kernel
 learns from differences between redundant sensors, and where they drift apart it leaves the data: with the RBF kernel on all nine, opt has RMSE
 {ours["independent"]:.3f} at M = {M}, where predicting the mean of the years to learn from has {mean:.3f}. So "linear kernel, six sensors": one sensor of the
-load (TEY) beside ambient air and both temperatures, and a plane, which extrapolates as planes do: {ours["robust"]:.3f}. The paper's opt: 1.065.
+load (TEY) beside ambient air and both temperatures, and a plane, which extrapolates as planes do: {ours["robust"]:.3f}. The paper's opt: {theirs}.
 
 How honest is that choice? Redundancy is seen in the years to learn from, and that a flat model extrapolates best was known beforehand (least
 squares on the nine sensors beats the paper's opt). But within those years, from one to the next, curved models do better, so validation there would not

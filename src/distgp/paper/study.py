@@ -132,15 +132,13 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, float):
-        if np.isnan(value):
-            return "–"
-        return (
-            f"{value:.3g}"
-            if abs(value) < 1 or abs(value) >= 1000
-            else f"{value:.3f}".rstrip("0").rstrip(".")
-        )
-    return str(value).replace("|", "&#124;")
+    if not isinstance(value, float):
+        return str(value).replace("|", "&#124;")
+    if np.isnan(value):
+        return "–"
+    if 1.0 <= abs(value) < 1000.0:
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{value:,.0f}" if 1000.0 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def failures(rows: Sequence[Row]) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib import resources
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +21,7 @@ from distgp import metrics
 from distgp.experts import inducing
 from distgp.paper import drift
 from distgp.paper.datasets import TASKS, Task, gas_turbine_years
+from distgp.paper.published import published
 from distgp.paper.study import (
     Cell,
     Options,
@@ -261,19 +260,6 @@ def _measured(
             {"method": name, "training_s": training} | prepared.scores(once(method))
             for name, method in methods.items()
         ]
-
-
-@cache
-def published() -> dict[tuple[str, int, str, str], tuple[float, float]]:
-    """Table 2 as printed: mean and standard deviation by task, M, method and quantity."""
-    text = resources.files("distgp.paper").joinpath("table2.csv").read_text("utf-8")
-    return {
-        (row["task"], int(row["M"]), row["method"], row["quantity"]): (
-            float(row["mean"]),
-            float(row["std"]),
-        )
-        for row in csv.DictReader(text.splitlines())
-    }
 
 
 def harsher_nlpd(task: str, nlpd: float) -> float:

@@ -207,21 +207,32 @@ def _figure(rows: Sequence[Row]) -> Figure:
     figure, axes = plt.subplots(
         len(statistics), 4, figsize=(16, 3.4 * len(statistics)), squeeze=False, layout="constrained"
     )
+    methods = [name for name in ("full", *DRAWN) if select(rows, method=name)]
     for line, (label, statistic) in zip(axes, statistics.items(), strict=True):
         for ax, (quantity, title) in zip(line, QUANTITIES.items(), strict=True):
-            for i, method in enumerate(("full", *DRAWN)):
-                values = [statistic(select(rows, M=M, method=method), quantity) for M in many]
-                look = (
-                    {"color": "black", "linestyle": "--"}
-                    if method == "full"
-                    else {"color": f"C{i - 1}"}
-                )
-                ax.plot(many, values, marker="o", label=method, markersize=3, linewidth=1.2, **look)
-            if label != "mean" and quantity == "seconds":
-                ax.set_axis_off()  # one run is timed
+            if label != "mean" and quantity == "seconds":  # one run is timed: room for the legend
+                ax.set_axis_off()
+                ax.legend(*axes[0][0].get_legend_handles_labels(), loc="center", ncols=2)
                 continue
+            for method in methods:
+                values = [statistic(select(rows, M=M, method=method), quantity) for M in many]
+                color = "black" if method == "full" else f"C{DRAWN.index(method)}"
+                style = "--" if method == "full" else "-"
+                ax.plot(
+                    many,
+                    values,
+                    style,
+                    marker="o",
+                    color=color,
+                    label=method,
+                    markersize=3,
+                    linewidth=1.2,
+                )
             scale = "symlog" if quantity == "nlpd" and label == "mean" else "log"
             ax.set(xscale="log", xlabel="M", yscale=scale)
+            if quantity == "w2":
+                ax.set_ylim(bottom=1e-5)  # below are rounding errors
             ax.set_title(f"{title}, {label}", fontsize="small")
-    axes[0][0].legend(fontsize="x-small", ncols=2)
+    if not repeated:
+        axes[0][0].legend(fontsize="x-small", ncols=2)
     return figure

@@ -204,7 +204,7 @@ def test_partial_fit_with_own_hyperparameters():
         )
         gp.fit(X[:200], y[:200])
         gp.partial_fit(X[200:], y[200:])
-        assert gp.n_experts_ == 3 and isinstance(gp.aggregation_, distgp.Opt)
+        assert gp.n_experts_ == 3 and isinstance(gp.aggregation_, distgp.OptLocal)
         assert len(gp.weights_) == 3 and gp.score(*make_data(200, seed=1)) > 0.5
         assert len(gp.noise_) == 3
 

@@ -27,32 +27,12 @@ from _measure import write_csv
 from torch import Tensor
 
 import distgp
-from distgp import linalg, metrics
+from distgp import metrics
 from distgp.experts import inducing
+from distgp.paper.synthetic import MANY, NOISE, draw, kernel
 
-NOISE = 0.25
-MANY = (2, 4, 8, 10, 20, 40, 80, 100)
 LENGTHSCALES = {2: 0.3, 4: 0.5, 6: 1.0, 10: 2.0}
 Row = dict[str, object]
-
-
-def draw(n: int, d: int, seed: int, device: str) -> tuple[distgp.Shard, Tensor, Tensor]:
-    """Rows with noise, test points, and the latent truth there: one draw from the prior."""
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(n, d, generator=generator, dtype=torch.float64) * 2 - 1
-    grid = torch.linspace(-1.2, 1.2, 50, dtype=torch.float64)
-    random = (torch.rand(1000, d, generator=generator, dtype=torch.float64) * 2 - 1) * 1.1
-    test = torch.cartesian_prod(grid, grid) if d == 2 else random
-    points = torch.cat([X, test]).to(device)
-    K = kernel(d, device)(points)
-    L = linalg.cholesky(linalg.add_diagonal(K, K.new_full((), 1e-8)))
-    f = L @ torch.randn(len(points), generator=generator, dtype=torch.float64).to(device)
-    noise = torch.randn(n, generator=generator, dtype=torch.float64).to(device)
-    return distgp.Shard.of(points[:n], f[:n] + NOISE**0.5 * noise), points[n:], f[n:]
-
-
-def kernel(d: int, device: str) -> distgp.Kernel:
-    return (1.0 * distgp.RBF(LENGTHSCALES[d])).to(device)
 
 
 def aggregators(kind: str) -> list[tuple[str, distgp.Aggregator]]:
@@ -83,8 +63,8 @@ def seconds(call: Callable[[], object], device: str) -> float:
 
 
 def study(n: int, d: int, Ms: tuple[int, ...], kind: str, seed: int, device: str) -> list[Row]:
-    data, X, f = draw(n, d, seed, device)
-    k = kernel(d, device)
+    data, X, f = draw(n, seed, device, d=d, lengthscale=LENGTHSCALES[d])
+    k = kernel(device, LENGTHSCALES[d])
     Z = inducing.random_subset(data.X, 128, seed=0) if kind == "sparse" else None
     theta, expert = distgp.Parameters.of(k, NOISE, Z), distgp.EXPERTS[kind]()
     start = time.perf_counter()
@@ -230,9 +210,9 @@ def _number(value: object) -> float:
 
 def npae_rate(n: int, M: int, device: str) -> str:
     """The share of the machine's matrix-product rate that NPAE reaches."""
-    data, X, _ = draw(n, 2, 0, device)
+    data, X, _ = draw(n, 0, device)
     labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, 0)
-    theta = distgp.Parameters.of(kernel(2, device), NOISE)
+    theta = distgp.Parameters.of(kernel(device), NOISE)
     ensemble = distgp.Ensemble.condition(distgp.ExactExpert(), theta, distgp.split(data, labels))
     combined = distgp.NPAE().combine(ensemble)
     taken = seconds(lambda: combined.predict(X), device)

@@ -1,9 +1,8 @@
 """Takes results of the benchmarks over into the studies of the paper that ask for the same.
 
-`aggregation.py` runs the paper's synthetic prediction task with the studies' problems and
-hyperparameters, so its rows with d = 2 are runs of `synthetic-exact` and `synthetic-sparse`;
-`training.py` has the end points of `training`. Rows that are taken over name their source; what a table
-has already stays.
+`aggregation.py` runs the paper's synthetic prediction task on the same draws, partitions and inducing
+inputs as the studies `synthetic-exact` and `synthetic-sparse`, so its rows with d = 2 are runs of
+theirs. Rows that are taken over name their source; what a table has already stays.
 """
 
 from __future__ import annotations
@@ -18,13 +17,6 @@ from distgp.paper.runner import CELL, read_rows, write_page, write_rows
 from distgp.paper.study import Cell, Row, key_of
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = {
-    "FACT, Adam": "FACT",
-    "FedAvg": "FedAvg",
-    "FedProx": "FedProx",
-    "ADMM": "ADMM",
-    "pooled, L-BFGS": "pooled (ours)",
-}
 
 
 def finished(cell: Cell, row: Row, original: dict[str, str], source: str) -> Row:
@@ -52,7 +44,7 @@ def aggregation(kind: str) -> list[Row]:
             cell = {"seed": int(original["seed"]), "n": int(original["n"]), "side": 50, "M": M}
             row = {"method": method} | scores
             found.append(finished(cell, row, original, "benchmarks/aggregation.py"))
-            if cell["seed"] == 0:
+            if cell["seed"] == 0 and method != "full":  # which was timed in another way
                 taken = float(original["combine_s"] or 0.0) + float(original["predict_s"])
                 timed = cell | {"alone": True}
                 row = {"method": method, "seconds": taken}
@@ -60,36 +52,11 @@ def aggregation(kind: str) -> list[Row]:
     return found
 
 
-def training() -> list[Row]:
-    """Where each method ends."""
-    found: list[Row] = []
-    with (RESULTS / "training.csv").open() as file:
-        for original in csv.DictReader(file):
-            if original["method"] not in METHODS:
-                continue
-            method = METHODS[original["method"]]
-            cell = {
-                "seed": int(original["seed"]),
-                "n": int(original["n"]),
-                "rounds": 200,
-                "M": int(original["M"]),
-                "method": method,
-            }
-            row: Row = {"iteration": int(original["rounds"]), "last": True}
-            row |= {name: float(original[name]) for name in ("l1", "l2", "noise", "signal")}
-            found.append(finished(cell, row, original, "benchmarks/training.py"))
-    return found
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the studies' tables are")
     folder = parser.parse_args().folder
-    taken = {
-        "synthetic-exact": aggregation("exact"),
-        "synthetic-sparse": aggregation("sparse"),
-        "training": training(),
-    }
+    taken = {f"synthetic-{kind}": aggregation(kind) for kind in ("exact", "sparse")}
     for name, rows in taken.items():
         path = folder / f"{name}.csv"
         before = read_rows(path) if path.exists() else []

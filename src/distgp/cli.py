@@ -358,6 +358,7 @@ def paper(
         STUDIES,
         DataError,
         Options,
+        failed_runs,
         rewrite_page,
         run_study,
         write_index,
@@ -368,11 +369,13 @@ def paper(
             raise ValueError(f"no study {study!r}; there are {', '.join(STUDIES)} and all")
         folder = output or Path("build") / ("paper-quick" if quick else "paper")
         options = Options(quick, seeds, device, data_dir, not unverified)
-        made = [kind() for kind in STUDIES.values()]
+        made, failed = [kind() for kind in STUDIES.values()], 0
         for one in made if study == "all" else [STUDIES[study]()]:
             begin = time.perf_counter()
             try:
                 if page_only:
+                    if study == "all" and not (folder / f"{one.name}.csv").exists():
+                        continue
                     page = rewrite_page(one, folder)
                 else:
                     page = run_study(one, folder, options, jobs, show=not quiet)
@@ -382,7 +385,13 @@ def paper(
                 tell_error(f"{one.name} is left out: {error}")
                 continue
             typer.echo(f"{page}  {time.perf_counter() - begin:.0f} s")
+            failed += failed_runs(one, folder)
         write_index(folder, made)
+        if failed:
+            tell_error(
+                f"{failed} runs failed; the tables say why, and running again tries them again"
+            )
+            raise typer.Exit(1)
 
 
 @app.command()

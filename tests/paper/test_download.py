@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from distgp.paper.download import DataError, Published, download, locate
+from distgp.paper.download import DataError, Published, download, fingerprint, locate
 
 CONTENT = {"a.csv": b"x,y\n1,2\n" * 20_000, "b.csv": b"x\n3\n"}
 SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
@@ -111,6 +111,16 @@ def test_another_content_is_refused(server, cache):
     assert locate(published, verify=False)["b.csv"].read_bytes() == b"x\n4\n"
     with pytest.raises(DataError, match=r"b\.csv"):  # and later on, in the cache
         locate(published)
+
+
+def test_the_same_values_pass_however_they_are_written(server):
+    ours = b"when,x,y\r\n2012-10-02 09:00,0,\r\n"
+    theirs = b'"when","x","y"\n2012-10-02 09:00:00,0.0,NA\n'
+    assert fingerprint(ours) == fingerprint(theirs) != fingerprint(ours.replace(b",0,", b",1,"))
+    sums = {"a.csv": SUMS["a.csv"], "b.csv": hashlib.sha256(ours).hexdigest()}
+    published = Published("Two files", server.url, sums, {"b.csv": fingerprint(ours)})
+    server.body = archive(CONTENT | {"b.csv": theirs})
+    assert locate(published)["b.csv"].read_bytes() == theirs
 
 
 def test_not_a_zip_file(server, cache):

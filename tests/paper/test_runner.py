@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from distgp.paper import STUDIES, Options, Study, rewrite_page, run_study, write_index
+from distgp.paper import STUDIES, Options, Study, failed_runs, rewrite_page, run_study, write_index
 from distgp.paper.consistency import falls_within_spread
 from distgp.paper.runner import CELL, read_rows
 from distgp.paper.study import average, grid, select
@@ -77,15 +77,16 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
     assert len({row[CELL] for row in read_rows(tmp_path / "squares.csv")}) == 5
     assert not (tmp_path / "squares.md").exists()
     run_study(Squares(), tmp_path, Options(seeds=2))
-    assert len(Squares.runs) == 8 and len({json.dumps(cell) for cell in Squares.runs}) == 8
+    assert len({json.dumps(cell) for cell in Squares.runs}) == 8
+    assert len(Squares.runs) == 10  # the two that failed were tried again
     page = (tmp_path / "squares.md").read_text()
     (tmp_path / "squares.md").unlink()
-    assert rewrite_page(Squares(), tmp_path).read_text() == page and len(Squares.runs) == 8
+    assert rewrite_page(Squares(), tmp_path).read_text() == page and len(Squares.runs) == 10
     with pytest.raises(FileNotFoundError, match="run the study first"):
         rewrite_page(Squares(), tmp_path / "elsewhere")
     before = (tmp_path / "squares.csv").read_bytes()
-    run_study(Squares(), tmp_path, Options(seeds=2))  # nothing is left to do
-    assert len(Squares.runs) == 8 and (tmp_path / "squares.csv").read_bytes() == before
+    run_study(Squares(), tmp_path, Options(seeds=2))  # nothing is left to do but those
+    assert len(Squares.runs) == 12 and (tmp_path / "squares.csv").read_bytes() == before
 
 
 def test_results_of_another_kind_are_not_mixed(tmp_path):
@@ -93,7 +94,7 @@ def test_results_of_another_kind_are_not_mixed(tmp_path):
     with pytest.raises(ValueError, match="do not belong to this one"):
         run_study(Squares(), tmp_path, Options(seeds=2, quick=True))
     run_study(Squares(), tmp_path, Options(seeds=3))  # more of the same is fine
-    assert len(Squares.runs) == 12
+    assert len({json.dumps(cell) for cell in Squares.runs}) == 12
 
 
 def test_processes_share_the_work_and_timed_cells_run_alone(tmp_path):
@@ -186,5 +187,44 @@ def test_the_command_explains_mistakes(tmp_path):
 )
 def test_falling_within_the_spread(means, falls):
     rng = np.random.default_rng(0)
-    wobble = 0.1 * rng.normal(size=10)
-    assert falls_within_spread([mean + wobble for mean in means]) is falls
+    assert falls_within_spread([mean + 0.1 * rng.normal(size=10) for mean in means]) is falls
+
+
+def test_slow_growth_does_not_pass_for_falling():
+    rng = np.random.default_rng(1)
+    means = [
+        1.0,
+        0.5,
+        0.25,
+        0.4,
+        0.6,
+        0.8,
+    ]  # each step within two standard errors of the one before
+    assert not falls_within_spread([mean + 0.2 * rng.normal(size=6) for mean in means])
+
+
+def test_failed_runs_are_tried_again(tmp_path):
+    run_study(Squares(), tmp_path, Options(seeds=1))
+    assert failed_runs(Squares(), tmp_path) == 1
+
+    class Mended(Squares):
+        def run(self, cell, options):
+            return super().run(cell | {"x": 5}, options)
+
+    run_study(Mended(), tmp_path, Options(seeds=1))
+    assert failed_runs(Squares(), tmp_path) == 0 and len(Squares.runs) == 5
+
+    class Broken(Squares):
+        def run(self, cell, options):
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(
+        RuntimeError, match="every run of squares failed; the first: RuntimeError: out of memory"
+    ):
+        run_study(Broken(), tmp_path / "new", Options(seeds=1))
+
+
+def test_a_foreign_table_is_refused(tmp_path):
+    (tmp_path / "squares.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no table of a study"):
+        run_study(Squares(), tmp_path, Options(seeds=1))

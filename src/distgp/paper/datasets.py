@@ -3,6 +3,9 @@
 The paper states neither features nor units. Features here are what is known at the hour itself; no
 year, which could only extrapolate, and no other target. RMSE fits the paper's in mg/m³ for CO, and in
 tens (NOx, PM2.5) and hundreds (traffic) of the published units; its traffic NLPD fits vehicles/h only.
+
+The first sums are of the copies that the results were made with, which were written by other programs than the
+archive's; the second of their values, so that a file with the same values passes however it is written.
 """
 
 from __future__ import annotations
@@ -28,23 +31,32 @@ GAS_TURBINE = Published(
         "gt_2014.csv": "c2a03c92c9c3207aad0c6be7de8d9b5b4bfa4720ad0efb2c1f21b6cec4d3f3fa",
         "gt_2015.csv": "9b08f35fde0d4b138232a605db4093c2b8bf9d6757e6f1fbd9534ad616c13591",
     },
+    {
+        "gt_2011.csv": "96a39ef37be4af9f4928d46d6c1a8ca8b07210fbabc1b9c841b5abac92a098b6",
+        "gt_2012.csv": "11e615c4ff2dd7aa6d9b2384f7e10ae120f53f6d0b3611f579bd8b6d0149bcf1",
+        "gt_2013.csv": "04bfa30f920c802c30314bd6365033cecfa84287474242ce7ff571b9e20ad91f",
+        "gt_2014.csv": "3a8c19b6c8d25ed2a898a38fd4ec130d36bf0d69bd164a3f7a285cf079014034",
+        "gt_2015.csv": "21e13d253b451d46845465fc1088b3707ec3d1d381d1cb9095d0819e9f5766b4",
+    },
 )
 BEIJING = Published(
     "Beijing PM2.5",
     ARCHIVE + "381/beijing+pm2+5+data.zip",
     {
-        "PRSA_data_2010.1.1-2014.12.31.csv": (
-            "77b185392c567d67bf0ddaa27cf57f6f1198e463a665d86360f3910c313719bd"
-        )
+        "PRSA_data_2010.1.1-2014.12.31.csv": "77b185392c567d67bf0ddaa27cf57f6f1198e463a665d86360f3910c313719bd",
+    },
+    {
+        "PRSA_data_2010.1.1-2014.12.31.csv": "55a43dd835a6f490f0be434e0507f373f6eb4be55e3fb97203a0785213ab5e34",
     },
 )
 TRAFFIC = Published(
     "Metro Interstate Traffic Volume",
     ARCHIVE + "492/metro+interstate+traffic+volume.zip",
     {
-        "Metro_Interstate_Traffic_Volume.csv": (
-            "1b92185e2b9cd407e3ea626d10eb010a2ee82f820a48c6d8b690535511c1061a"
-        )
+        "Metro_Interstate_Traffic_Volume.csv": "1b92185e2b9cd407e3ea626d10eb010a2ee82f820a48c6d8b690535511c1061a",
+    },
+    {
+        "Metro_Interstate_Traffic_Volume.csv": "0408bd49ad2e1fbf5429a096279bf2dfd839584a75ab57a12fe79017698dc991",
     },
 )
 EMISSIONS = {"co": ("CO", 1.0), "nox": ("NOX", 10.0)}
@@ -143,7 +155,8 @@ def traffic(folder: Path | str | None = None, verify: bool = True) -> Task:
     )  # the whole day, not its first hour
     weather = _matrix(table, ["temp", "rain_1h", "snow_1h", "clouds_all"])
     kinds = np.array(table["weather_main"].to_pylist())
-    temperature = np.where(weather[:, 0] < 100.0, np.median(weather[:, 0]), weather[:, 0])
+    usual = np.median(weather[year < 2017, 0])
+    temperature = np.where(weather[:, 0] < 100.0, usual, weather[:, 0])
     columns = {
         **_cycle("hour", hour, 24),
         **_cycle("half day", hour, 12),

@@ -84,7 +84,7 @@ def _error(
 def page(rows: Sequence[Row]) -> str:
     """NOx, year by year, and what was tried."""
     drift = select(rows, model="drift")
-    if not drift:
+    if not drift or not select(rows, model="robust"):
         return ""
     years = {row["year"]: row for row in select(drift, method="year")}
     shown = [[year, 10 * row["nox"], row["tit"], row["tey"]] for year, row in years.items()]
@@ -100,28 +100,28 @@ def page(rows: Sequence[Row]) -> str:
         ]
         for row in select(drift, method="candidate")
     ]
-    M = max(row["M"] for row in select(rows, model="robust"))
-    ours = {
-        model: average(select(rows, task="nox", model=model, M=M, method="opt"), "rmse")
-        for model in ("independent", "robust")
+    found = {
+        (model, method): average(select(rows, task="nox", model=model, method=method), "rmse")
+        for model, method in (("independent", "opt-local"), ("linear", "pooled"), ("robust", "opt"))
     }
     mean = average(select(drift, method="mean of the years"), "rmse")
     fall, theirs = (
         100 * (1 - years[2014]["nox"] / years[2013]["nox"]),
-        published()["nox", M, "opt", "rmse"][0],
+        published()["nox", 20, "opt", "rmse"][0],
     )
     return f"""## NOx drifts
 
 {table(["year", "mean NOx, mg/m³", "mean TIT, °C", "mean TEY, MWh"], shown)}
 
-NOx falls by {fall:.0f} % from 2013 to 2014, with the turbine inlet temperature (TIT), while the load (TEY) stays: the plant is run differently. Nothing in the
-years to learn from is like it, and there the sensors are nearly redundant (variance inflation factors: {redundant}). A flexible kernel
-learns from differences between redundant sensors, and where they drift apart it leaves the data: with the RBF kernel on all nine, opt has RMSE
-{ours["independent"]:.3f} at M = {M}, where predicting the mean of the years to learn from has {mean:.3f}. So "linear kernel, six sensors": one sensor of the
-load (TEY) beside ambient air and both temperatures, and a plane, which extrapolates as planes do: {ours["robust"]:.3f}. The paper's opt: {theirs}.
+NOx falls by {fall:.0f} % from 2013 to 2014 while the load (TEY) stays and the turbine inlet temperature (TIT) goes on falling: the plant is run differently. Nothing in the years to
+learn from is like it, and there the sensors are nearly redundant (variance inflation factors: {redundant}). A flexible kernel learns from differences between redundant
+sensors, and where they drift apart it leaves the data: the RBF kernel on all nine has RMSE {found["independent", "opt-local"]:.3f} (opt-local, mean over M), where predicting the mean of the years to
+learn from has {mean:.3f}. A linear kernel extrapolates a plane. On all nine sensors, with shared hyperparameters and `pooled`, which is then the full GP: {found["linear", "pooled"]:.3f};
+the paper's opt has {theirs} at M = 20. That is the model in the table above. No choice of sensors is in it; that a plane is the right shape is
+known from the test years, since least squares does so well on them, not from the years to learn from, where curved models do better from one year to the next.
 
-How honest is that choice? Redundancy is seen in the years to learn from, and that a flat model extrapolates best was known beforehand (least
-squares on the nine sensors beats the paper's opt). But within those years, from one to the next, curved models do better, so validation there would not
-have chosen a plane. Everything that was tried by least squares, with its errors forward in time and on the test years (10 mg/m³):
+With the test years in view one can do better: experts with a linear kernel on {", ".join(ROBUST)} (one sensor of the load) reach {found["robust", "opt"]:.3f} with opt. But no rule on the
+years to learn from picks these sensors: dropping the most redundant one until all inflation factors are below 10 keeps AT, AP, AH, AFDP, TIT and TAT, and forward
+validation prefers quadratics. Least squares, forward in time and on the test years (10 mg/m³), of all that was tried:
 
 {table(["sensors", "model", "2011 → 2012", "2011–12 → 2013", "test years"], tried)}"""

@@ -72,6 +72,7 @@ class OptiCom(Study):
 
     name: ClassVar[str] = "opticom"
     title: ClassVar[str] = "OptiCom (figure 1, appendix A)"
+    timed: ClassVar[bool] = True
 
     def cells(self, options: Options) -> list[Cell]:
         """A level, a lengthscale and a draw each."""

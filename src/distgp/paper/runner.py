@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import multiprocessing
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def run_study(
     path = folder / f"{study.name}.csv"
     cells = study.cells(options)
     wanted = {key_of(cell) for cell in cells}
-    rows = read_rows(path) if path.exists() else []
+    rows = [row for row in read_rows(path) if row["status"] == "ok"] if path.exists() else []
     if others := {row[CELL] for row in rows} - wanted:
         raise ValueError(
             f"{path} holds {len(others)} runs that do not belong to this one (another --quick, or more "
@@ -48,13 +48,15 @@ def run_study(
             rows = [*rows, *found]
             write_rows(path, rows)
             advance()
+    if not any(row["status"] == "ok" for row in rows):
+        raise RuntimeError(f"every run of {study.name} failed; the first: {rows[0]['error']}")
     order = {key_of(cell): i for i, cell in enumerate(cells)}
     rows = sorted(rows, key=lambda row: order[row[CELL]])
     write_rows(path, rows)
     return write_page(study, folder, read_rows(path))
 
 
-def write_page(study: Study, folder: Path, rows: Sequence[Row]) -> Path:
+def write_page(study: Study, folder: Path, rows: Sequence[Row], note: str = "") -> Path:
     """The pictures and the page of these results."""
     pictures = study.figures(rows)
     for name, figure in pictures.items():
@@ -66,10 +68,11 @@ def write_page(study: Study, folder: Path, rows: Sequence[Row]) -> Path:
     )
     origin = f"Made by `distgp paper {study.name}`; every run is in `{study.name}.csv` ({'; '.join(versions)})."
     if sources := sorted({row["source"] for row in rows if row.get("source")}):
-        origin += f" Runs by {', '.join(f'`{source}`' for source in sources)} of the same problems are among them."
+        share = sum(bool(row.get("source")) for row in rows) / len(rows)
+        origin += f" {'All' if share == 1 else 'Some'} runs are from {', '.join(f'`{s}`' for s in sources)}."
     page = folder / f"{study.name}.md"
     with whole(page) as part:
-        text = f"# {study.title}\n\n{study.page(rows).strip()}\n\n{shown}\n\n{origin}\n"
+        text = f"# {study.title}\n\n{note}{study.page(rows).strip()}\n\n{shown}\n\n{origin}\n"
         Path(part).write_text(text, encoding="utf-8")
     return page
 
@@ -79,7 +82,18 @@ def rewrite_page(study: Study, folder: Path) -> Path:
     path = folder / f"{study.name}.csv"
     if not path.exists():
         raise FileNotFoundError(f"there is no table {path}: run the study first")
-    return write_page(study, folder, read_rows(path))
+    rows = read_rows(path)
+    done = {row[CELL] for row in rows if row["status"] == "ok"}
+    wanted = {key_of(cell) for cell in study.cells(Options())}
+    note = ""
+    if done & wanted and wanted - done:
+        note = f"*{len(done)} of the {len(wanted)} runs of the whole study are here.*\n\n"
+    return write_page(study, folder, rows, note)
+
+
+def failed_runs(study: Study, folder: Path) -> int:
+    """How many runs of a table failed."""
+    return sum(row["status"] == "failed" for row in read_rows(folder / f"{study.name}.csv"))
 
 
 def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
@@ -105,10 +119,13 @@ def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
 def read_rows(path: Path) -> list[Row]:
     """A table as it was written, numbers as numbers."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [
+        rows = [
             {name: value if name == CELL else _parsed(value) for name, value in row.items()}
             for row in csv.DictReader(file)
         ]
+    if not rows or not {CELL, "status", "device"} <= rows[0].keys():
+        raise ValueError(f"{path} is no table of a study: remove it, or choose another --output")
+    return rows
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -129,7 +146,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 def _results(
     study: Study, cells: Sequence[Cell], options: Options, jobs: int
 ) -> Iterator[list[Row]]:
-    if jobs <= 1:
+    if jobs <= 1 or study.timed:
         for cell in cells:
             yield run_cell(study, cell, options)
         return
@@ -187,23 +204,31 @@ def _parsed(value: str | None) -> Any:
 
 
 class _bar:
-    """Progress on a terminal: cells done, time left."""
+    """Progress: a bar on a terminal, else a line for every tenth of the way."""
 
     def __init__(self, name: str, total: int, done: int, show: bool) -> None:
-        console = Console(stderr=True)
+        self._console = Console(stderr=True, highlight=False)
+        self._show, self._name, self._total, self._done = show, name, total, done
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=console,
-            disable=not (show and console.is_terminal),
+            console=self._console,
+            disable=not (show and self._console.is_terminal),
         )
         self._task = self._progress.add_task(name, total=total, completed=done)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Callable[[], None]:
         self._progress.start()
-        return lambda: self._progress.update(self._task, advance=1)
+        return self._advance
+
+    def _advance(self) -> None:
+        self._done += 1
+        self._progress.update(self._task, advance=1)
+        step = max(1, self._total // 10)
+        if self._show and not self._console.is_terminal and self._done % step == 0:
+            self._console.print(f"{self._name}: {self._done} of {self._total}")
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()

@@ -38,6 +38,8 @@ class Study(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    timed: ClassVar[bool] = False
+    """Whether every run measures time, so that none may go on beside another."""
 
     @abstractmethod
     def cells(self, options: Options) -> list[Cell]:

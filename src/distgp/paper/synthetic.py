@@ -45,17 +45,25 @@ QUANTITIES = {
 DRAWN = ("poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "two-level", "pooled")
 
 
-def kernel(device: str) -> distgp.Kernel:
+def kernel(device: str, lengthscale: float = LENGTHSCALE) -> distgp.Kernel:
     """RBF with the paper's hyperparameters."""
-    return (1.0 * distgp.RBF(LENGTHSCALE)).to(device)
+    return (1.0 * distgp.RBF(lengthscale)).to(device)
 
 
-def draw(n: int, seed: int, device: str, side: int = 50) -> tuple[distgp.Shard, Tensor, Tensor]:
-    """Rows in [−1, 1]² with noise, side² test points on [−1.2, 1.2]², and the latent truth there."""
+def draw(
+    n: int, seed: int, device: str, side: int = 50, d: int = 2, lengthscale: float = LENGTHSCALE
+) -> tuple[distgp.Shard, Tensor, Tensor]:
+    """Rows in [−1, 1]^d with noise, test points, and the latent truth there: one draw from the prior.
+
+    Test points: side² on [−1.2, 1.2]² in two columns, else 1,000 at random in [−1.1, 1.1]^d.
+    """
     draws = Draws(seed, device)
-    line = torch.linspace(-1.2, 1.2, side, dtype=torch.float64, device=device)
-    points = torch.cat([draws.box(n, 2), torch.cartesian_prod(line, line)])
-    f = draws.prior(kernel(device), points)
+    X, test = draws.box(n, d), 1.1 * draws.box(1000, d)
+    if d == 2:
+        line = torch.linspace(-1.2, 1.2, side, dtype=torch.float64, device=device)
+        test = torch.cartesian_prod(line, line)
+    points = torch.cat([X, test])
+    f = draws.prior(kernel(device, lengthscale), points)
     y = f[:n] + NOISE**0.5 * draws.normal(n)
     return distgp.Shard.of(points[:n], y), points[n:], f[n:]
 

@@ -44,11 +44,13 @@ RATE = 0.05
 LOCAL_STEPS = 5
 """Of FedAvg between two exchanges; its iterations are counted as local steps."""
 BASELINES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
+NAMES = {"seconds": "seconds", "rmse": "RMSE", "nlpd": "NLPD, in the unit of RMSE"}
 TIMED = ("poe", "gpoe", "rbcm", "grbcm", "opt", "opt-local")
 OURS = ("opt", "opt-local", "two-level", "pooled")
 MODELS = {
     "independent": "own hyperparameters",
     "fedavg": "FedAvg",
+    "linear": "shared hyperparameters, linear kernel",
     "robust": "own hyperparameters, linear kernel, six sensors",
 }
 
@@ -123,6 +125,7 @@ class UCI(Study):
         full = grid(task=names, model=["full"], M=[1], rounds=[min(rounds, 100)], **common)
         own = grid(task=names, model=["independent"], M=many, rounds=[rounds], **common)
         robust = grid(task=["nox"], model=["robust"], M=many, rounds=[rounds], **common)
+        plane = grid(task=["nox"], model=["linear"], M=many, rounds=[min(rounds, 100)], **common)
         averaged = grid(
             seed=seeds, task=names, model=["fedavg"], M=many, rounds=[rounds], every=[every]
         )
@@ -138,7 +141,7 @@ class UCI(Study):
             on=["device", "cpu"],
         )
         years = grid(task=["nox"], model=["drift"], M=[0], rounds=[0], every=[1], seed=[0])
-        return [*own, *robust, *full, *timed, *averaged, *years]
+        return [*own, *robust, *full, *timed, *averaged, *plane, *years]
 
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """Train, then every aggregator on the same experts."""
@@ -152,7 +155,8 @@ class UCI(Study):
             task, options.device, drift.ROBUST if robust else None, cell["every"]
         )
         data = prepared.data
-        kernel = (linear if robust else rbf)(data.d, options.device)
+        flat = cell["model"] in ("robust", "linear")
+        kernel = (linear if flat else rbf)(data.d, options.device)
         sample = distgp.central_set([data], min(5000, data.n), cell["seed"]).X
         Z = inducing.kmeans(sample, INDUCING, cell["seed"])
         start = distgp.Parameters.of(kernel, 0.1, Z)
@@ -193,6 +197,7 @@ def _trained(
 ) -> tuple[distgp.Parameters, float]:
     algorithms: dict[str, distgp.Algorithm] = {
         "full": distgp.PooledBound(n_iter=cell["rounds"]),
+        "linear": distgp.PooledBound(n_iter=cell["rounds"]),
         "fedavg": distgp.FedAvg(LOCAL_STEPS, RATE, n_iter=max(1, cell["rounds"] // LOCAL_STEPS)),
         "independent": distgp.Independent(n_iter=cell["rounds"], learning_rate=RATE),
     }
@@ -207,7 +212,7 @@ def _trained(
             shards,
             fixed=["inducing"],
             bounds={"noise": (1e-4, 10.0)},
-            tolerance=1e-5 if cell["model"] == "full" else 0.0,
+            tolerance=1e-5 if cell["model"] in ("full", "linear") else 0.0,
         )
     return result.parameters, time.perf_counter() - begin
 
@@ -284,47 +289,56 @@ traffic): what is below the paper's in this reading is below it in any."""
 
 
 def _best(rows: Sequence[Row], task: str, M: int, method: str) -> list[Row]:
-    """Ours with own hyperparameters: for NOx on the six sensors with a linear kernel."""
+    """Ours: experts with their own hyperparameters; for NOx those that share them and a linear kernel."""
     return select(
-        rows, task=task, M=M, method=method, model="robust" if task == "nox" else "independent"
+        rows, task=task, M=M, method=method, model="linear" if task == "nox" else "independent"
     )
 
 
+def automatic(task: str) -> str:
+    """What `aggregation="auto"` takes for these experts."""
+    return "pooled" if task == "nox" else "opt-local"
+
+
 def _against(rows: Sequence[Row]) -> str:
-    lines = []
-    wins = {(method, q): 0 for method in ("opt", "opt-local", "better") for q in ("rmse", "nlpd")}
+    lines, wins, opt_wins = [], {"rmse": 0, "nlpd": 0}, {"rmse": 0, "nlpd": 0}
     for task in distinct(rows, "task"):
-        for M in [M for M in MANY if select(rows, task=task, M=M)]:
-            line: list[object] = [task, M]
+        for M in [M for M in MANY if _best(rows, task, M, automatic(task))]:
+            line: list[object] = [task, M, automatic(task)]
             for quantity in ("rmse", "nlpd"):
                 theirs = published()[task, M, "opt", quantity][0]
-                found = {}
-                for method in ("opt", "opt-local"):
-                    value = average(_best(rows, task, M, method), quantity)
-                    found[method] = value if quantity == "rmse" else harsher_nlpd(task, value)
-                found["better"] = min(found.values())
-                for method, value in found.items():
-                    wins[method, quantity] += value < theirs
-                line += [theirs, found["opt"], found["opt-local"], found["better"] / theirs]
+                ours, opt = (
+                    average(_best(rows, task, M, m), quantity) for m in (automatic(task), "opt")
+                )
+                if quantity == "nlpd":
+                    ours, opt = harsher_nlpd(task, ours), harsher_nlpd(task, opt)
+                wins[quantity] += ours < theirs
+                opt_wins[quantity] += opt < theirs
+                line += [theirs, ours, ours / theirs, opt]
             lines.append(line)
     head = [
-        "task", "M", "RMSE: the paper's opt", "opt", "opt-local", "ratio",
-        "NLPD: the paper's opt", "opt", "opt-local", "ratio",
+        "task", "M", "ours is", "RMSE: the paper's opt", "ours", "ratio", "our opt",
+        "NLPD: the paper's opt", "ours", "ratio", "our opt",
     ]  # fmt: skip
     count = len(lines)
+    full, theirs = (
+        average(select(rows, task="co", method="full"), "rmse"),
+        published()["co", 20, "svgp", "rmse"][0],
+    )
     return f"""## The paper's opt, and ours
 
-Mean over the partitions, experts with their own hyperparameters; for NOx those of the section on NOx below. The ratio is that of the better of
-ours to the paper's.
+Mean over the partitions. "Ours" is what `aggregation="auto"` takes: opt-local for experts with their own hyperparameters, and pooled for
+NOx, where the experts share a linear kernel (see below).
 
 {table(head, lines)}
 
-Below the paper's opt in RMSE: opt-local in {wins["opt-local", "rmse"]} of {count} rows, opt in {wins["opt", "rmse"]}, one of them in {wins["better", "rmse"]}. In NLPD:
-opt-local in {wins["opt-local", "nlpd"]}, opt in {wins["opt", "nlpd"]}, one of them in {wins["better", "nlpd"]}. What differs from the paper: the noise is counted once; weights are
-fitted on rows of all shards, not on one row a shard; opt-local lets each expert count where its own variance is small, which helps where experts with
-flexible kernels leave their data (CO), and harms where all are planes, whose variance says nothing of their error (NOx); the variance is the mixture's,
-which grows where experts disagree, instead of Σβ²s², which shrinks like 1/M. The features are ours too, and account for a part of the gain on PM2.5 and
-traffic: PoE with them is already below the paper's PoE."""
+Ours is below the paper's opt in RMSE in {wins["rmse"]} of {count} rows and in NLPD in {wins["nlpd"]}; our opt, on the same experts, in {opt_wins["rmse"]} and {opt_wins["nlpd"]}. What differs from the
+paper: the noise is counted once; weights are fitted on rows of all shards, not on one row a shard; opt-local lets each expert count where its own
+variance is small, which helps where experts leave their data (CO); the variance is the mixture's, which grows where experts disagree, instead of Σβ²s², which
+shrinks like 1/M. The features are ours too, and account for much of the gain on PM2.5 and traffic: PoE with them is already below the paper's PoE.
+What they are not: the best in every row. In latent space, with the noise counted once, the baselines come close, and in RMSE rBCM (CO) and grBCM (traffic) are ahead; the
+tables below have them all. opt-local's two constants, a ridge of 10 and ten rows an expert, were set while looking at CO; they hold for all tasks. The full sparse
+GP, trained to the end of its bound, is far off on CO in the test years (RMSE {full:.2f}, the paper's {theirs}): it extrapolates; experts that disagree do not."""
 
 
 def _everything(rows: Sequence[Row]) -> str:
@@ -386,7 +400,7 @@ def _times(rows: Sequence[Row]) -> str:
     low, high = (max(ratios[on], default=math.nan) for on in ("cpu", "device"))
     return f"""## Time
 
-Milliseconds for weights and predictions at all test rows, medians in turns, experts with their own hyperparameters; on {device}, then on the CPU.
+Milliseconds for weights and predictions at all test rows, medians in turns, experts with their own hyperparameters (of two steps of training, which times do not depend on); on {device}, then on the CPU.
 
 {table(head, lines)}
 
@@ -399,14 +413,29 @@ def _errorbars(rows: Sequence[Row]) -> Figure:
     figure, axes = plt.subplots(
         len(tasks), 3, figsize=(12, 2.7 * len(tasks)), squeeze=False, layout="constrained"
     )
-    methods = ("poe", "gpoe", "rbcm", "grbcm", "opt", "opt-local")
+    methods = (
+        "poe, latent",
+        "gpoe, latent",
+        "rbcm, latent",
+        "grbcm, latent",
+        "opt",
+        "opt-local",
+        "pooled",
+    )
     for line, task in zip(axes, tasks, strict=True):
         for quantity, ax in zip(("seconds", "rmse", "nlpd"), line, strict=True):
             many = [M for M in MANY if select(rows, task=task, M=M)]
             for shift, method in enumerate(methods):
                 timed = quantity == "seconds"
                 chosen = [
-                    select(rows, task=task, M=M, method=method, model="timing", on="device")
+                    select(
+                        rows,
+                        task=task,
+                        M=M,
+                        method=method.removesuffix(", latent"),
+                        model="timing",
+                        on="device",
+                    )
                     if timed
                     else _best(rows, task, M, method)
                     for M in many
@@ -427,8 +456,8 @@ def _errorbars(rows: Sequence[Row]) -> Figure:
             ax.set(
                 xticks=range(len(many)),
                 xticklabels=[f"M = {M}" for M in many],
-                yscale="log" if quantity != "rmse" else "linear",
+                yscale="log" if quantity == "seconds" else "linear",
             )
-            ax.set_title(f"{task}: {quantity}", fontsize="small")
+            ax.set_title(f"{task}: {NAMES[quantity]}", fontsize="small")
     axes[0][1].legend(fontsize="x-small", ncols=2)
     return figure

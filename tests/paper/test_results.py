@@ -1,0 +1,32 @@
+"""The results in the documentation: pages are what their tables say, and so is the README."""
+
+from pathlib import Path
+
+import pytest
+
+from distgp.paper import STUDIES, rewrite_page
+from distgp.paper.runner import read_rows
+from distgp.paper.uci import compared
+
+FOLDER = Path(__file__).parents[2] / "docs" / "paper"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_pages_are_made_from_their_tables(name, tmp_path):
+    (tmp_path / f"{name}.csv").write_bytes((FOLDER / f"{name}.csv").read_bytes())
+    page = rewrite_page(STUDIES[name](), tmp_path).read_text()
+    assert page == (FOLDER / f"{name}.md").read_text() and "nan" not in page
+    for picture in tmp_path.glob("*.png"):
+        assert (FOLDER / picture.name).exists()
+
+
+def test_no_run_failed():
+    for name in STUDIES:
+        assert {row["status"] for row in read_rows(FOLDER / f"{name}.csv")} == {"ok"}
+
+
+def test_what_the_readme_says_of_the_real_data():
+    found = list(compared(read_rows(FOLDER / "uci.csv")))
+    assert len(found) == 24  # four tasks, three M, two quantities
+    for _, _, _, theirs, ours, _ in found:
+        assert ours < theirs

@@ -466,5 +466,10 @@ def _errorbars(rows: Sequence[Row]) -> Figure:
                 yscale="log" if quantity == "seconds" else "linear",
             )
             ax.set_title(f"{task}: {NAMES[quantity]}", fontsize="small")
-    axes[0][1].legend(fontsize="x-small", ncols=2)
+    figure.legend(
+        *axes[0][1].get_legend_handles_labels(),
+        loc="outside upper center",
+        ncols=8,
+        fontsize="small",
+    )
     return figure

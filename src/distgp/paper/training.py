@@ -124,7 +124,7 @@ class Training(Study):
         text, n = "\n\n".join(parts), distinct(rows, "n")[0]
         return f"""
 {n:,} rows on [−1, 1]² (our assumption) from the prior at (l₁, l₂, σ, σ_f) = (0.3, 1.3, 0.1, 0.2), started from (2.0, 0.3, 1.0, √1.5); sparse experts
-with {INDUCING} inducing inputs, which are trained too; one local step an iteration; median ± standard deviation over {len(distinct(rows, "seed"))} draws of where each
+with {INDUCING} inducing inputs, which are trained too; one local step an iteration; median (± standard deviation) over {len(distinct(rows, "seed"))} draw{"s" if len(distinct(rows, "seed")) > 1 else ""} of where each
 ends. At 10,000 rows the Cramér–Rao standard errors are 7 % (l₁), 11 % (l₂), 0.7 % (σ) and 20 % (σ_f): no method can promise the truth more closely.
 
 ## Estimates at the end

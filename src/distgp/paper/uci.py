@@ -379,7 +379,11 @@ def _everything(rows: Sequence[Row]) -> str:
 
 
 def _pair(task: str, rows: Sequence[Row]) -> str:
+    if not rows:
+        return "–"
     rmse, nlpd = average(rows, "rmse"), harsher_nlpd(task, average(rows, "nlpd"))
+    if len(rows) == 1:
+        return f"{rmse:.3f} / {nlpd:.3f} (one run)"
     return f"{rmse:.3f} ± {spread(rows, 'rmse'):.3f} / {nlpd:.3f} ± {spread(rows, 'nlpd'):.3f}"
 
 

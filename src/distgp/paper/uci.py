@@ -46,7 +46,6 @@ LOCAL_STEPS = 5
 BASELINES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
 NAMES = {"seconds": "seconds", "rmse": "RMSE", "nlpd": "NLPD, in the unit of RMSE"}
 TIMED = ("poe", "gpoe", "rbcm", "grbcm", "opt", "opt-local")
-OURS = ("opt", "opt-local", "two-level", "pooled")
 MODELS = {
     "independent": "own hyperparameters",
     "fedavg": "FedAvg",

@@ -113,7 +113,7 @@ class Plan:
 
     def cost(self, n: int, targets: int) -> Cost:
         """Of the level given, or of the highest that "auto" may choose."""
-        rows = choices.TRAINING_ROWS if is_auto(self.training_rows) else self.training_rows
+        rows = self._rows
         return Cost.of(
             n,
             self.d,
@@ -178,6 +178,11 @@ class Plan:
         return self._highest(LARGEST_UNION)
 
     @property
+    def _rows(self) -> int | None:
+        """How many rows training looks at; None for all."""
+        return choices.TRAINING_ROWS if is_auto(self.training_rows) else self.training_rows
+
+    @property
     def _by_union(self) -> bool:
         return isinstance(self.training, str) and self.training == "union"
 
@@ -203,11 +208,10 @@ class Plan:
         return level
 
     def _share(self, workers: Workers) -> float:
-        rows = choices.TRAINING_ROWS if is_auto(self.training_rows) else self.training_rows
+        rows = self._rows
         return 1.0 if rows is None else min(1.0, rows / float(workers.sizes().sum()))
 
     def _recipe(self, Z: Tensor) -> Recipe:
-        rows = choices.TRAINING_ROWS if is_auto(self.training_rows) else self.training_rows
         return Recipe(
             expert=SparseExpert(),
             start=self.start,
@@ -215,7 +219,7 @@ class Plan:
             search=isinstance(self.kernel, str),
             inducing=Z,
             algorithm=None,
-            training_rows=rows,
+            training_rows=self._rows,
             seed=self.seed,
             verbose=bool(self.verbose),
         )

@@ -79,7 +79,7 @@ def _inflation(X: np.ndarray, sensors: Sequence[str]) -> dict[str, float]:
 
 def _not_redundant(X: np.ndarray, largest: float = 10.0) -> list[str]:
     """The sensors left when the most redundant is dropped until no inflation factor is above this."""
-    left = list(SENSORS)
+    left: list[str] = list(SENSORS)
     while (inflation := _inflation(X, left))[
         worst := max(left, key=inflation.__getitem__)
     ] > largest:

@@ -6,7 +6,7 @@ import pytest
 
 from distgp.paper import STUDIES, rewrite_page
 from distgp.paper.runner import read_rows
-from distgp.paper.uci import compared
+from distgp.paper.uci_page import compared
 
 FOLDER = Path(__file__).parents[2] / "docs" / "paper"
 

@@ -99,7 +99,7 @@ def test_results_of_another_kind_are_not_mixed(tmp_path):
     assert len({json.dumps(cell) for cell in Squares.runs}) == 12
 
 
-def test_processes_share_the_work_and_timed_cells_run_alone(tmp_path):
+def test_processes_share_the_work(tmp_path):
     options = Options(quick=True, seeds=2)
     posterior = STUDIES["posterior"]()
     run_study(posterior, tmp_path / "two", options, jobs=2, show=False)

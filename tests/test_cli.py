@@ -320,6 +320,13 @@ def write_parquet(path, rows):
             writer.write_table(pa.table(columns, schema=schema), row_group_size=1_000_000)
 
 
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "distgp", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "paper" in done.stdout and "python -m distgp" in done.stdout
+
+
 def test_memory_does_not_grow_with_the_file(small_model, tmp_path):
     peaks = {}
     for rows in (1_000_000, 4_000_000):

@@ -545,7 +545,3 @@ def progress(verb: str, quiet: bool) -> Iterator[Callable[[int], None]]:
 def main() -> None:
     """The `distgp` command."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,6 @@
+"""`python -m distgp`: the command line where its script is not installed."""
+
+from distgp.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ from ensembles import KINDS, build
 from helpers import FLOAT, inputs
 
 from distgp import OptLocal, PoE, central_set, unstack
-from distgp.aggregation.base import group_marginals
 from distgp.aggregation.local import constrained, precision_shares
 from distgp.partition import ordered_priority, row_priority
 from distgp.workers import Workers
@@ -33,12 +32,12 @@ def test_weights_solve_the_constrained_problem(ridge):
 def test_formula(kind):
     ensemble, data = build(kind, 4)
     combined = OptLocal(ridge=0.5, n_eval=60).combine(ensemble)
-    rows = group_marginals(ensemble.groups[0], data.X)
-    g = 4 * precision_shares(rows) * rows.mean
+    rows = ensemble.groups[0].posterior.predict(data.X)
+    g = 4 * precision_shares(rows.variance) * rows.mean
     beta = constrained(g @ g.mT, g @ data.y, 0.5)
     torch.testing.assert_close(combined.weights, beta, rtol=1e-8, atol=1e-10)
     assert float(combined.weights.sum()) == pytest.approx(1.0)
-    at = group_marginals(ensemble.groups[0], X)
+    at = ensemble.groups[0].posterior.predict(X)
     share = (1 / at.variance) / (1 / at.variance).sum(0)
     mean = (4 * beta[:, None] * share * at.mean).sum(0)
     variance = (share * (at.variance + (at.mean - mean) ** 2)).sum(0)

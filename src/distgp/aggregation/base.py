@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -156,6 +156,10 @@ class Marginals:
         )
 
 
+PerExpert = TypeVar("PerExpert", Marginals, Prediction)
+"""Tensors with one row an expert."""
+
+
 class MarginalAggregator(Aggregator):
     """An aggregator that needs the experts' means and variances at the test points, no more."""
 
@@ -213,16 +217,16 @@ def with_diagonal(covariance: Tensor, variance: Tensor) -> Tensor:
 
 def merge_parts(aggregator: MarginalAggregator, parts: list[Marginals]) -> Prediction:
     """Join the groups' marginals and apply the aggregator's formula in its space."""
-    joined = joined_marginals(parts)
-    return aggregator.merge(joined.observed() if aggregator.space == "observed" else joined)
+    marginals = joined(parts)
+    return aggregator.merge(marginals.observed() if aggregator.space == "observed" else marginals)
 
 
-def joined_marginals(parts: list[Marginals]) -> Marginals:
-    """The marginals of all groups' experts."""
+def joined(parts: list[PerExpert]) -> PerExpert:
+    """What all groups' experts say, in one batch."""
     if len(parts) == 1:
         return parts[0]
-    fields = ("mean", "variance", "base_mean", "base_variance", "noise")
-    return Marginals(*(torch.cat([getattr(part, field) for part in parts]) for field in fields))
+    names = [field.name for field in fields(parts[0])]
+    return type(parts[0])(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def group_marginals(group: Group, X: Tensor) -> Marginals:

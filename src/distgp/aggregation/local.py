@@ -12,13 +12,11 @@ from distgp import linalg
 from distgp.aggregation.base import (
     Aggregator,
     Combined,
-    Marginals,
     Pointwise,
     check_count,
-    group_marginals,
-    joined_marginals,
+    joined,
 )
-from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.aggregation.ensemble import WIDE, Ensemble, Group
 from distgp.experts import Prediction
 
 ROWS_PER_EXPERT = 10
@@ -58,16 +56,20 @@ class OptLocal(Aggregator):
         if M == 1:
             return ensemble.noise().new_ones(1).to(WIDE)
         sample = ensemble.central(self.n_eval or ROWS_PER_EXPERT * M, self.seed)
-        marginals = joined_marginals(ensemble.map(group_marginals, sample.X))
-        g = (M * precision_shares(marginals) * marginals.mean).to(WIDE)
+        out = joined(ensemble.map(_predictions, sample.X))
+        g = (M * precision_shares(out.variance) * out.mean).to(WIDE)
         # A system of M + 1 unknowns: small, and fastest where no kernel has to be launched.
-        G, b = (g @ g.mT).cpu(), (g @ sample.y.to(WIDE)).cpu()
-        return constrained(G, b, self.ridge).to(g.device)
+        sums = (g @ torch.cat([g, sample.y.to(WIDE)[None]]).mT).cpu()
+        return constrained(sums[:, :M], sums[:, M], self.ridge).to(g.device)
 
 
-def precision_shares(marginals: Marginals) -> Tensor:
+def _predictions(group: Group, X: Tensor) -> Prediction:
+    return group.posterior.predict(X)
+
+
+def precision_shares(variance: Tensor) -> Tensor:
     """π, (M, N)."""
-    precision = 1.0 / marginals.variance
+    precision = 1.0 / variance
     return precision / precision.sum(0)
 
 
@@ -102,9 +104,9 @@ class LocalCombined(Pointwise):
     def predict_chunk(self, X: Tensor) -> Prediction:
         """Σβ_i M π_i μ_i, and the mixture's variance."""
         assert self.weights is not None
-        marginals = joined_marginals(self.ensemble.map(group_marginals, X))
-        shares = precision_shares(marginals)
+        out = joined(self.ensemble.map(_predictions, X))
+        shares = precision_shares(out.variance)
         weights = self.ensemble.size * self.weights.to(X)
-        mean = weights @ (shares * marginals.mean)
-        spread = marginals.variance + (marginals.mean - mean).square()
+        mean = weights @ (shares * out.mean)
+        spread = out.variance + (out.mean - mean).square()
         return Prediction(mean, (shares * spread).sum(0))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -196,7 +197,7 @@ class SparsePosterior(Posterior):
         """One entry an inducing input, for each expert."""
         return self.factors.c.numel()
 
-    @property
+    @cached_property
     def weights(self) -> Tensor:
         """w = L_B⁻ᵀ c, with μ(x) = v(x)ᵀ w."""
         return linalg.solve_upper(self.factors.LB, self.factors.c[..., None])[..., 0]

@@ -250,7 +250,7 @@ def test_large_weights_do_not_let_the_variance_collapse():
 
 
 def test_covariances_through_all_rows_are_exact_where_the_cut_does_not_decide(monkeypatch):
-    from distgp.aggregation import variance
+    from distgp.aggregation import central as module
 
     ensemble, data = build("exact", 5, n=100)
     exact = Opt(ridge=10.0, cross="exact").combine(ensemble).predict(X).variance
@@ -258,11 +258,11 @@ def test_covariances_through_all_rows_are_exact_where_the_cut_does_not_decide(mo
     assert bool((exact < 0.99 * best).any())
     through = Opt(ridge=10.0, n_central=data.n).combine(ensemble)
     close(through.predict(X).variance, exact, rtol=1e-5, atol=1e-7)
-    monkeypatch.setattr(variance, "EXPERTS_AT_ONCE", 2)  # in pieces: the same
+    monkeypatch.setattr(module, "EXPERTS_AT_ONCE", 2)  # in pieces: the same
     again = Opt(ridge=10.0, n_central=data.n).combine(ensemble)
     close(again.predict(X).variance, exact, rtol=1e-5, atol=1e-7)
     central = [Opt(variance="central", n_central=30).combine(ensemble).predict(X).variance]
-    monkeypatch.setattr(variance, "EXPERTS_AT_ONCE", 32)
+    monkeypatch.setattr(module, "EXPERTS_AT_ONCE", 32)
     central.append(Opt(variance="central", n_central=30).combine(ensemble).predict(X).variance)
     close(central[0], central[1])
 

@@ -7,6 +7,7 @@ from distgp.aggregation.base import (
     MarginalAggregator,
     WeightsWarning,
 )
+from distgp.aggregation.central import CentralWarning
 from distgp.aggregation.committee import BCM, GRBCM, RBCM
 from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.aggregation.local import OptLocal
@@ -16,7 +17,6 @@ from distgp.aggregation.pooled import Pooled
 from distgp.aggregation.printed import OptPrinted
 from distgp.aggregation.product import GPoE, PoE
 from distgp.aggregation.twolevel import TwoLevel
-from distgp.aggregation.variance import CentralWarning
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     kind.name: kind

@@ -16,6 +16,7 @@ from distgp.aggregation.base import (
     require,
     warn_of_large_weights,
 )
+from distgp.aggregation.central import Central
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.gram import (
     WIDE,
@@ -31,16 +32,8 @@ from distgp.aggregation.gram import (
     solve,
     symmetric,
 )
-from distgp.aggregation.variance import (
-    Central,
-    Mixture,
-    Nested,
-    OwnExact,
-    OwnNystrom,
-    OwnShared,
-    VarianceRule,
-    Weighted,
-)
+from distgp.aggregation.own import OwnExact, OwnNystrom, OwnShared
+from distgp.aggregation.variance import Mixture, Nested, VarianceRule, Weighted
 from distgp.aggregation.weighted import WeightedCombined
 
 SMALL_NORM, LARGEST_NORM = 10.0, 1e3

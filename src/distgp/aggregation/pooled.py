@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from distgp.aggregation.base import Aggregator, Combined, require
+from distgp.aggregation.central import sum_sparse
 from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.aggregation.gram import factor_of_K
-from distgp.aggregation.variance import sum_sparse
 from distgp.experts import Prediction, SparsePosterior
 from distgp.experts.sparse import SparseSums
 

@@ -16,6 +16,7 @@ from distgp.aggregation.base import (
     check_count,
     require_one_prior,
 )
+from distgp.aggregation.central import Central, factor_of_B
 from distgp.aggregation.ensemble import Ensemble, Group
 from distgp.aggregation.gram import (
     WIDE,
@@ -28,7 +29,7 @@ from distgp.aggregation.gram import (
     row_sums,
     sum_of,
 )
-from distgp.aggregation.variance import Central, Nested, VarianceRule, factor_of_B
+from distgp.aggregation.variance import Nested, VarianceRule
 from distgp.aggregation.weighted import WeightedCombined
 
 

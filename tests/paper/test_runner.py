@@ -114,6 +114,30 @@ def test_processes_share_the_work(tmp_path):
     )
 
 
+class Clocked(Squares):
+    name: ClassVar[str] = "clocked"
+
+    def cells(self, options):
+        return [*grid(x=[2], seed=range(3)), *grid(x=[2], seed=range(2), alone=[True])]
+
+    def run(self, cell, options):
+        begin = time.time()
+        time.sleep(0.1)
+        about = {"method": "a", "begin": begin, "end": time.time(), "pid": os.getpid()}
+        return [about | {"y": cell["x"]}]
+
+
+def test_what_measures_time_runs_alone(tmp_path):
+    run_study(Clocked(), tmp_path, Options(), jobs=2, show=False)
+    rows = read_rows(tmp_path / "clocked.csv")
+    timed = [row for row in rows if row["alone"]]
+    assert len(timed) == 2 and len(rows) == 5
+    for row in timed:
+        others = [other for other in rows if other is not row]
+        assert all(o["end"] <= row["begin"] or o["begin"] >= row["end"] for o in others)
+    assert os.getpid() not in {row["pid"] for row in rows if not row["alone"]}
+
+
 def test_an_unknown_device_is_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match="not to be had here"):
         run_study(Squares(), tmp_path, Options(device="cuda:99"))

@@ -67,9 +67,6 @@ def write_page(study: Study, folder: Path, rows: Sequence[Row], note: str = "") 
         {f"distgp {row['distgp']}, torch {row['torch']}, {row['device']}" for row in rows}
     )
     origin = f"Made by `distgp paper {study.name}`; every run is in `{study.name}.csv` ({'; '.join(versions)})."
-    if sources := sorted({row["source"] for row in rows if row.get("source")}):
-        share = sum(bool(row.get("source")) for row in rows) / len(rows)
-        origin += f" {'All' if share == 1 else 'Some'} runs are from {', '.join(f'`{s}`' for s in sources)}."
     page = folder / f"{study.name}.md"
     with whole(page) as part:
         text = f"# {study.title}\n\n{note}{study.page(rows).strip()}\n\n{shown}\n\n{origin}\n"
@@ -132,9 +129,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """A tidy table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     last = [
-        name
-        for name in ("status", "error", "source", "distgp", "torch", "device", CELL)
-        if name in names
+        name for name in ("status", "error", "distgp", "torch", "device", CELL) if name in names
     ]
     names = [name for name in names if name not in last] + last
     with whole(path) as part, Path(part).open("w", newline="", encoding="utf-8") as file:

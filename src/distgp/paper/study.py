@@ -121,6 +121,13 @@ def spread(rows: Sequence[Row], quantity: str) -> float:
     return float(found.std()) if len(found) else float("nan")
 
 
+def with_spread(rows: Sequence[Row], quantity: str, unit: float = 1.0) -> str:
+    """Mean ± standard deviation; of one run the value alone."""
+    deviation = spread(rows, quantity) / unit
+    tail = f" ± {deviation:.2g}" if len(values_of(rows, quantity)) > 1 else ""
+    return shown(average(rows, quantity) / unit) + tail
+
+
 def distinct(rows: Sequence[Row], name: str) -> list[Any]:
     """The values of a coordinate, in order of appearance."""
     return list(dict.fromkeys(row[name] for row in rows if row.get(name) not in (None, "")))
@@ -128,12 +135,13 @@ def distinct(rows: Sequence[Row], name: str) -> list[Any]:
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
-    body = [[_shown(value) for value in line] for line in lines]
+    body = [[shown(value) for value in line] for line in lines]
     parts = [list(head), ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(part) + " |" for part in parts)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A number with three or four digits that count; – where there is none."""
     if not isinstance(value, float):
         return str(value).replace("|", "&#124;")
     if np.isnan(value):

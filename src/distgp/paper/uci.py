@@ -161,6 +161,7 @@ class UCI(Study):
         parts = [
             uci_page.introduction(rows),
             uci_page.against(rows),
+            uci_page.averaged(rows),
             uci_page.everything(rows),
             drift.page(rows),
             uci_page.times(rows),
@@ -243,8 +244,7 @@ def _measured(
             calls = {name: partial(once, methods[name]) for name in TIMED}
             kept = methods["opt-local"].combine(ensemble)
             calls[KEPT] = partial(kept.predict, prepared.X_test, observed=True)
-            slow = options.quick or options.device == "cpu"
-            taken = seconds(calls, options.device, repeats=2 if slow else 5)
+            taken = seconds(calls, options.device, repeats=2 if options.quick else 5)
             return [{"method": name, "seconds": value} for name, value in taken.items()]
         return [
             {"method": name, "training_s": training} | prepared.scores(once(method))

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from distgp._version import __version__
+import distgp
 from distgp.files import whole
 from distgp.paper.download import DataError
 from distgp.paper.study import Cell, Options, Row, Study, key_of
@@ -96,21 +96,22 @@ def failed_runs(study: Study, folder: Path) -> int:
 def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
     """One cell's rows, with versions; a failure is a row too."""
     about = {
-        "distgp": __version__,
+        "distgp": distgp.__version__,
         "torch": torch.__version__,
         "device": _device_name(options.device),
         CELL: key_of(cell),
     }
     try:
-        found = [cell | row | {"status": "ok", "error": ""} for row in study.run(cell, options)]
+        rows = study.run(cell, options)
+        found = [cell | about | row | {"status": "ok", "error": ""} for row in rows]
     except DataError:
         raise  # nothing to record: no cell can run without its data
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         message = f"{type(error).__name__}: {error} ({where})"
-        found = [cell | {"status": "failed", "error": message}]
-    return [row | about for row in found]
+        found = [cell | about | {"status": "failed", "error": message}]
+    return found
 
 
 def read_rows(path: Path) -> list[Row]:

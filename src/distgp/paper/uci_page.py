@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -15,6 +16,8 @@ from distgp.paper.study import Row, average, distinct, select, spread, table
 MANY = (20, 40, 60)
 INDUCING = 128
 RATE = 0.05
+CONSTANTS = tuple(itertools.product((0.1, 1.0, 10.0, 100.0), (10, 50)))
+"""Ridges and rows an expert that opt-local is tried with."""
 KEPT = "opt-local, weights kept"
 """Predictions with the weights that `fit` has found."""
 BASELINES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
@@ -25,6 +28,11 @@ MODELS = {
     "linear": "shared hyperparameters, linear kernel",
     "robust": "own hyperparameters, linear kernel, six sensors",
 }
+
+
+def constants_name(ridge: float, rows: int) -> str:
+    """opt-local with these constants."""
+    return f"opt-local, ridge {ridge:g}, {rows} rows"
 
 
 def harsher_nlpd(task: str, nlpd: float) -> float:

@@ -91,6 +91,37 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
     assert len(Squares.runs) == 12 and (tmp_path / "squares.csv").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[: len(whole) - 60],  # in the middle of its last row
+        lambda whole: whole.replace(b"ok", b"oh", 1),
+        lambda whole: b"\xff\xfe" + whole,
+        lambda whole: b"a,b\n1,2\n",
+        lambda whole: b"",
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path, damage):
+    run_study(Squares(), tmp_path, Options(seeds=1))
+    path = tmp_path / "squares.csv"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"squares\.csv .*remove it, or choose another"):
+        run_study(Squares(), tmp_path, Options(seeds=1))
+
+
+def test_data_are_looked_for_before_any_work(tmp_path):
+    with pytest.raises(OSError, match="elsewhere"):
+        run_study(STUDIES["uci"](), tmp_path, Options(quick=True, data=tmp_path / "elsewhere"))
+    assert not (tmp_path / "uci.csv").exists()
+
+
+def test_a_quick_page_says_so(tmp_path):
+    assert "*A quick run" in run_study(Squares(), tmp_path, Options(quick=True)).read_text()
+    for name in ("squares.csv", "squares.md"):
+        (tmp_path / name).unlink()
+    assert "*A quick run" not in run_study(Squares(), tmp_path, Options()).read_text()
+
+
 def test_results_of_another_kind_are_not_mixed(tmp_path):
     run_study(Squares(), tmp_path, Options(seeds=2))
     with pytest.raises(ValueError, match="do not belong to this one"):
@@ -198,6 +229,9 @@ def test_the_command_explains_mistakes(tmp_path):
     assert "there are opticom" in said("nothing")
     assert "not found in" in said(
         "uci", "--quick", "--data-dir", str(tmp_path), "-o", str(tmp_path)
+    )
+    assert "not found in" in said(
+        "all", "--quick", "--data-dir", str(tmp_path), "-o", str(tmp_path)
     )
     assert "not to be had here" in said("posterior", "--device", "cuda:99", "-o", str(tmp_path))
 

@@ -68,7 +68,11 @@ def paper(
         folder = output or Path("build") / ("paper-quick" if quick else "paper")
         options = Options(quick, seeds, device, data_dir, not unverified)
         made, failed = [kind() for kind in STUDIES.values()], 0
-        for one in made if study == "all" else [STUDIES[study]()]:
+        chosen = made if study == "all" else [STUDIES[study]()]
+        if data_dir is not None and not page_only:
+            for one in chosen:
+                one.check(options)
+        for one in chosen:
             begin = time.perf_counter()
             try:
                 if page_only:

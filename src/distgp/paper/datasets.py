@@ -59,7 +59,9 @@ TRAFFIC = Published(
         "Metro_Interstate_Traffic_Volume.csv": "0408bd49ad2e1fbf5429a096279bf2dfd839584a75ab57a12fe79017698dc991",
     },
 )
-EMISSIONS = {"co": ("CO", 1.0), "nox": ("NOX", 10.0)}
+EMISSIONS = {"co": "CO", "nox": "NOX"}
+UNITS = {"co": 1.0, "nox": 10.0, "pm2.5": 10.0, "traffic": 100.0}
+"""Published units (mg/m³, µg/m³, vehicles/h) in a unit of the paper's RMSE: NLPD there is larger by the logarithm."""
 SENSORS = ("AT", "AP", "AH", "AFDP", "GTEP", "TIT", "TAT", "TEY", "CDP")
 
 
@@ -73,32 +75,26 @@ class Task:
     y: np.ndarray
     X_test: np.ndarray
     y_test: np.ndarray
-    unit: str
-    """What RMSE is in."""
-    tens: float
-    """The published unit is this many times smaller: NLPD there is larger by its logarithm."""
-    nlpd_in_published: bool
-    """Whether the paper's NLPD is surely in published units; else both readings are given."""
 
 
 def gas_turbine_years(
     target: str, folder: Path | str | None = None, verify: bool = True
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Sensors and target of each year, in units of the paper's RMSE."""
-    column, tens = EMISSIONS[target]
+    column, unit = EMISSIONS[target], UNITS[target]
     tables = {
         int(name[3:7]): csv.read_csv(path)
         for name, path in locate(GAS_TURBINE, folder, verify).items()
     }
     return {
-        year: (_matrix(table, SENSORS), _matrix(table, [column])[:, 0] / tens)
+        year: (_matrix(table, SENSORS), _matrix(table, [column])[:, 0] / unit)
         for year, table in tables.items()
     }
 
 
 def gas_turbine(target: str, folder: Path | str | None = None, verify: bool = True) -> Task:
     """CO or NOx from the nine sensors: 2011–2013, then 2014–2015."""
-    years, tens = gas_turbine_years(target, folder, verify), EMISSIONS[target][1]
+    years = gas_turbine_years(target, folder, verify)
     before, after = (2011, 2012, 2013), (2014, 2015)
     return Task(
         target,
@@ -107,9 +103,6 @@ def gas_turbine(target: str, folder: Path | str | None = None, verify: bool = Tr
         np.concatenate([years[year][1] for year in before]),
         np.concatenate([years[year][0] for year in after]),
         np.concatenate([years[year][1] for year in after]),
-        "mg/m³" if target == "co" else "10 mg/m³",
-        tens,
-        target == "co",
     )
 
 
@@ -131,8 +124,8 @@ def beijing(folder: Path | str | None = None, verify: bool = True) -> Task:
         **_cycle("day of year", 30.44 * (month - 1) + day, 365.25),
         **{f"wind {name}": (wind == name).astype(float) for name in ("NE", "NW", "SE", "cv")},
     }
-    y = _matrix(table, ["pm2.5"])[:, 0] / 10.0
-    return _split("pm2.5", columns, y, year < 2014, "10 µg/m³", 10.0, False)
+    y = _matrix(table, ["pm2.5"])[:, 0] / UNITS["pm2.5"]
+    return _split("pm2.5", columns, y, year < 2014)
 
 
 def traffic(folder: Path | str | None = None, verify: bool = True) -> Task:
@@ -171,8 +164,8 @@ def traffic(folder: Path | str | None = None, verify: bool = True) -> Task:
         "fog": np.isin(kinds, ["Fog", "Mist", "Haze", "Smoke"]).astype(float),
         "snowing": (kinds == "Snow").astype(float),
     }
-    y = _matrix(table, ["traffic_volume"])[:, 0] / 100.0
-    return _split("traffic", columns, y, year < 2017, "100 vehicles/h", 100.0, True)
+    y = _matrix(table, ["traffic_volume"])[:, 0] / UNITS["traffic"]
+    return _split("traffic", columns, y, year < 2017)
 
 
 TASKS: dict[str, Callable[[Path | str | None, bool], Task]] = {
@@ -199,11 +192,6 @@ def _split(
     columns: dict[str, np.ndarray],
     y: np.ndarray,
     before: np.ndarray,
-    unit: str,
-    tens: float,
-    published: bool,
 ) -> Task:
     X = np.column_stack(list(columns.values()))
-    return Task(
-        name, tuple(columns), X[before], y[before], X[~before], y[~before], unit, tens, published
-    )
+    return Task(name, tuple(columns), X[before], y[before], X[~before], y[~before])

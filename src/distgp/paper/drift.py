@@ -126,6 +126,13 @@ def page(rows: Sequence[Row]) -> str:
         for model, method in (("independent", "opt-local"), ("linear", "pooled"), ("robust", "opt"))
     }
     mean = average(select(drift, method="mean of the years"), "rmse")
+    planes, curves = (
+        min(
+            select(drift, method="candidate", **chosen),
+            key=lambda row: row["forward_2012"] + row["forward_2013"],
+        )
+        for chosen in ({"degree": 1}, {})
+    )
     kept = select(drift, method="kept")[0]["sensors"].replace(" ", ", ")
     fall, theirs = (
         100 * (1 - years[2014]["nox"] / years[2013]["nox"]),
@@ -136,14 +143,15 @@ def page(rows: Sequence[Row]) -> str:
 {table(["year", "mean NOx, mg/m³", "mean TIT, °C", "mean TEY, MWh"], shown)}
 
 NOx falls by {fall:.0f} % from 2013 to 2014 while the load (TEY) stays and the turbine inlet temperature (TIT) goes on falling: the plant is run differently. Nothing in the years to
-learn from is like it, and there the sensors are nearly redundant (variance inflation factors: {redundant}). A flexible kernel learns from differences between redundant
-sensors, and where they drift apart it leaves the data: the RBF kernel on all nine has RMSE {found["independent", "opt-local"]:.3f} (opt-local, mean over M), where predicting the mean of the years to
+learn from is like it, and there the sensors are nearly redundant (variance inflation factors: {redundant}). Our reading: a flexible kernel learns from differences between redundant
+sensors, and where they drift apart it leaves the data. The RBF kernel on all nine has RMSE {found["independent", "opt-local"]:.3f} (opt-local, mean over M), where predicting the mean of the years to
 learn from has {mean:.3f}. A linear kernel extrapolates a plane. On all nine sensors, with shared hyperparameters and `pooled`, which is then the full GP: {found["linear", "pooled"]:.3f};
 the paper's opt has {theirs} at M = 20. That is the model in the table above. No choice of sensors is in it; that a plane is the right shape is
 known from the test years, since least squares does so well on them, not from the years to learn from, where curved models do better from one year to the next.
 
-With the test years in view one can do better: experts with a linear kernel on {", ".join(ROBUST)} (one sensor of the load) reach {found["robust", "opt"]:.3f} with opt. But no rule on the
-years to learn from picks these sensors: dropping the most redundant one until all inflation factors are below 10 keeps {kept}, and forward
-validation prefers quadratics. Least squares, forward in time and on the test years (10 mg/m³), of all that was tried:
+With the test years in view one can do better: experts with a linear kernel on {", ".join(ROBUST)} (one sensor of the load) reach {found["robust", "opt"]:.3f} with opt. Rules on the
+years to learn from do not lead there: dropping the most redundant sensor until all inflation factors are below 10 keeps {kept}; forward validation (the sum of its two
+columns below) picks {planes["sensors"]} among planes, but {curves["sensors"]} with a quadratic overall, which has {curves["rmse"]:.3f} on the test years: not the shape that lasts. These rows are shown, not
+counted as ours. Least squares, forward in time and on the test years (10 mg/m³), of all that was tried:
 
 {table(["sensors", "model", "2011 → 2012", "2011–12 → 2013", "test years"], tried)}"""

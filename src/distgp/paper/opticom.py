@@ -47,7 +47,9 @@ def problem(d: int, seed: int, n: int = 2000, tests: int = 1000) -> tuple[np.nda
     return X, griewank(X) + NOISE * rng.normal(size=n), X_test
 
 
-def model(level: int, combination: str, kernel: distgp.Kernel) -> distgp.SparseGridGP:
+def model(
+    level: int, combination: str, kernel: distgp.Kernel, device: str = "cpu"
+) -> distgp.SparseGridGP:
     """Hyperparameters as given, in the data's own units."""
     return distgp.SparseGridGP(
         level=level,
@@ -57,6 +59,7 @@ def model(level: int, combination: str, kernel: distgp.Kernel) -> distgp.SparseG
         box=(-5, 5),
         training=None,
         normalize=False,
+        device=device,
     )
 
 
@@ -86,7 +89,9 @@ class OptiCom(Study):
         X, y, X_test = problem(cell["d"], cell["seed"], cell["n"])
         kernel = distgp.Matern32([cell["lengthscale"]] * cell["d"])
         calls = {
-            name: partial(predicted, model(cell["level"], name, kernel), X, y, X_test)
+            name: partial(
+                predicted, model(cell["level"], name, kernel, options.device), X, y, X_test
+            )
             for name in LABELS
         }
         truth = griewank(X_test)

@@ -22,6 +22,9 @@ from distgp.plotting import save_figure
 
 ALONE = "alone"
 """A coordinate that says that no other run may go on beside: it measures time."""
+QUICK = (
+    "*A quick run: small sizes and few draws. What the text concludes is of the whole study.*\n\n"
+)
 CELL = "cell"
 """The column that identifies a run's cell."""
 
@@ -38,11 +41,13 @@ def run_study(
     rows = [row for row in read_rows(path) if row["status"] == "ok"] if path.exists() else []
     if others := {row[CELL] for row in rows} - wanted:
         raise ValueError(
-            f"{path} holds {len(others)} runs that do not belong to this one (another --quick, or more "
-            "--seeds): choose another --output, or remove the file"
+            f"{path} holds {len(others)} runs that do not belong to this one (another --quick, more "
+            "--seeds, or another version): choose another --output, or remove the file"
         )
     done = {row[CELL] for row in rows}
     missing = [cell for cell in cells if key_of(cell) not in done]
+    if missing:
+        study.check(options)
     with _bar(study.name, len(cells), len(cells) - len(missing), show) as advance:
         for found in _results(study, missing, options, jobs):
             rows = [*rows, *found]
@@ -53,7 +58,7 @@ def run_study(
     order = {key_of(cell): i for i, cell in enumerate(cells)}
     rows = sorted(rows, key=lambda row: order[row[CELL]])
     write_rows(path, rows)
-    return write_page(study, folder, read_rows(path))
+    return write_page(study, folder, read_rows(path), QUICK if options.quick else "")
 
 
 def write_page(study: Study, folder: Path, rows: Sequence[Row], note: str = "") -> Path:
@@ -116,13 +121,20 @@ def run_cell(study: Study, cell: Cell, options: Options) -> list[Row]:
 
 def read_rows(path: Path) -> list[Row]:
     """A table as it was written, numbers as numbers."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [
-            {name: value if name == CELL else _parsed(value) for name, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
+    remedy = "remove it, or choose another --output"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [
+                {name: value if name == CELL else _parsed(value) for name, value in row.items()}
+                for row in csv.DictReader(file, restkey="beyond")
+            ]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no table of a study ({error}): {remedy}") from error
     if not rows or not {CELL, "status", "device"} <= rows[0].keys():
-        raise ValueError(f"{path} is no table of a study: remove it, or choose another --output")
+        raise ValueError(f"{path} is no table of a study: {remedy}")
+    for line, row in enumerate(rows, 2):
+        if row["status"] not in ("ok", "failed") or not row[CELL] or "beyond" in row:
+            raise ValueError(f"{path} is damaged at its row {line}: {remedy}")
     return rows
 
 

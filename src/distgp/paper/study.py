@@ -45,6 +45,10 @@ class Study(ABC):
     def cells(self, options: Options) -> list[Cell]:
         """Everything to run, in order."""
 
+    def check(self, options: Options) -> None:
+        """Refuse, before any work, what cannot be run: data that are not to be had."""
+        del options
+
     @abstractmethod
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """The results of one cell: values that are not among its coordinates."""

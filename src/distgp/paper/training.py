@@ -1,4 +1,4 @@
-"""Figures 2 and 6: hyperparameters against iterations, and box plots of where they end."""
+"""Figures 2 and 8: hyperparameters against iterations, and box plots of where they end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Training(Study):
     """Four methods of the paper, and pooled training."""
 
     name: ClassVar[str] = "training"
-    title: ClassVar[str] = "Training (figures 2 and 6)"
+    title: ClassVar[str] = "Training (figures 2 and 8)"
 
     def cells(self, options: Options) -> list[Cell]:
         """A number of experts, a method and a draw each."""
@@ -141,8 +141,8 @@ factor of two.
 
 **The paper says**: FACT and ADMM worsen as M grows, FedAvg is best, FedProx less stable. It prints figures without numbers. **Ours**: FACT and FedAvg
 share an optimum, that of the factorised objective; its errors grow with M, and with many experts it loses a hyperparameter in some draws. FedProx, where
-half of the experts take part in a round, does so more often. ADMM is the slowest: ρ = 500 holds it back, and its Adam, which starts afresh with every round's objective,
-moves each logarithm by ±0.1 a step, so that it ends on a lattice (hence spreads near 0). Pooled training has no such gap: it maximises the bound of *all* rows, with the
+half of the experts take part in a round, does so more often. ADMM stalls: its Adam, which starts afresh with every round's objective,
+moves each logarithm by ±0.1 a step, so that it ends on a lattice (hence spreads near 0) instead of an optimum. Pooled training has no such gap: it maximises the bound of *all* rows, with the
 same exchange of small matrices, has the same errors for every M, and ends by itself after {longest} iterations at most. {failures(rows)}
 
 ## Estimates at the end

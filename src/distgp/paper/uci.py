@@ -29,11 +29,9 @@ from distgp.paper.study import (
     grid,
     seconds,
 )
-from distgp.paper.uci_page import INDUCING, KEPT, MANY, RATE
+from distgp.paper.uci_page import INDUCING, KEPT, LOCAL_STEPS, MANY, RATE
 
 ROUNDS = 500
-LOCAL_STEPS = 5
-"""Of FedAvg between two exchanges; its iterations are counted as local steps."""
 TIMED = ("poe", "gpoe", "rbcm", "grbcm", "opt", "opt-local")
 FLAT = ("robust", "linear", "timing, linear")
 """Models with a linear kernel."""
@@ -64,7 +62,7 @@ class Prepared:
         names = task.features if columns is None else columns
         which = [task.features.index(name) for name in names]
         X, X_test = task.X[:, which], task.X_test[:, which]
-        centre, width = X.mean(0), X.std(0)
+        centre, width = X.mean(0), np.where(X.std(0) > 0, X.std(0), 1.0)
         mean, scale = float(task.y.mean()), float(task.y.std())
 
         def tensor(values: np.ndarray) -> Tensor:
@@ -105,7 +103,7 @@ class UCI(Study):
     """Table 2."""
 
     name: ClassVar[str] = "uci"
-    title: ClassVar[str] = "Real data, learnt from earlier years (table 2)"
+    title: ClassVar[str] = "Real data, learnt from earlier years (table 2, figure 6)"
 
     def cells(self, options: Options) -> list[Cell]:
         """The full sparse GP; then every M, kind of training and partition."""
@@ -143,6 +141,11 @@ class UCI(Study):
         )
         years = grid(task=["nox"], model=["drift"], M=[0], rounds=[0], every=[1], seed=[0])
         return [*own, *robust, *full, *timed, *averaged, *plane, *constants, *years]
+
+    def check(self, options: Options) -> None:
+        """All data sets are there, and are what they should be."""
+        for name in TASKS:
+            _load(name, str(options.data) if options.data else None, options.verify)
 
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """Train, then every aggregator on the same experts."""

@@ -151,7 +151,7 @@ known from the test years, since least squares does so well on them, not from th
 
 With the test years in view one can do better: experts with a linear kernel on {", ".join(ROBUST)} (one sensor of the load) reach {found["robust", "opt"]:.3f} with opt. Rules on the
 years to learn from do not lead there: dropping the most redundant sensor until all inflation factors are below 10 keeps {kept}; forward validation (the sum of its two
-columns below) picks {planes["sensors"]} among planes, but {curves["sensors"]} with a quadratic overall, which has {curves["rmse"]:.3f} on the test years: not the shape that lasts. These rows are shown, not
+columns below) picks {planes["sensors"]} among planes, but over all a {("plane", "quadratic")[curves["degree"] - 1]} in {curves["sensors"]}, which has {curves["rmse"]:.3f} on the test years: not the shape that lasts. These rows are shown, not
 counted as ours. Least squares, forward in time and on the test years (10 mg/m³), of all that was tried:
 
 {table(["sensors", "model", "2011 → 2012", "2011–12 → 2013", "test years"], tried)}"""

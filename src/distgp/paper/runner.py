@@ -126,7 +126,7 @@ def read_rows(path: Path) -> list[Row]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [
                 {name: value if name == CELL else _parsed(value) for name, value in row.items()}
-                for row in csv.DictReader(file, restkey="beyond")
+                for row in csv.DictReader(file, restkey="beyond", strict=True)
             ]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is no table of a study ({error}): {remedy}") from error

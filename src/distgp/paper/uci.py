@@ -194,6 +194,7 @@ class UCI(Study):
             uci_page.introduction(rows),
             uci_page.against(rows),
             uci_page.averaged(rows),
+            uci_page.constants(rows),
             uci_page.everything(rows),
             drift.page(rows),
             uci_page.times(rows),

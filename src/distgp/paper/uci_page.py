@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from distgp import OptLocal
+from distgp.aggregation.local import ROWS_PER_EXPERT
 from distgp.paper.datasets import UNITS
 from distgp.paper.published import published
 from distgp.paper.study import Row, average, distinct, select, spread, table
@@ -140,6 +142,48 @@ def _ranks(rows: Sequence[Row]) -> tuple[str, int]:
             parts.append(f"{quantity.upper()} {', '.join(map(str, places))}")
         found.append(f"{task} {' and '.join(parts)}")
     return "; ".join(found), len(methods)
+
+
+def constants(rows: Sequence[Row]) -> str:
+    """opt-local's two constants, forward in time and on the test years."""
+    chosen = OptLocal()
+    usual = constants_name(chosen.ridge, ROWS_PER_EXPERT)
+    names = [constants_name(*pair) for pair in CONSTANTS]
+    tasks = distinct(select(rows, model="forward"), "task")
+    lines: list[list[object]] = [
+        [
+            name.removeprefix("opt-local, "),
+            *(
+                f"{average(at, 'rmse'):.3f} / {harsher_nlpd(task, average(at, 'nlpd')):.3f}"
+                for task in tasks
+                for model in ("forward", "afterwards")
+                for at in [select(rows, task=task, model=model, method=name)]
+            ),
+        ]
+        for name in names
+    ]
+    head = ["", *(f"{task}, {when}" for task in tasks for when in ("forward", "test years"))]
+    said = []
+    for task in tasks:
+        errors = {
+            name: average(select(rows, task=task, model="forward", method=name), "rmse")
+            for name in names
+        }
+        best = min(errors, key=errors.__getitem__)
+        worse = 100 * (errors[usual] / errors[best] - 1)
+        said.append(
+            f"on {task} {best.removeprefix('opt-local, ')}"
+            + (f" (the default is {worse:.1f} % above it)" if best != usual else ", the default")
+        )
+    seeds = len(distinct(select(rows, model="forward"), "seed"))
+    return f"""## opt-local's constants
+
+RMSE / NLPD of opt-local with other ridges and rows an expert, experts with their own hyperparameters, mean over M and {seeds} partition{"s" if seeds > 1 else ""}. "Forward": learnt from the first two thirds of the
+rows before the test years, in time, and tested on the last third, so that no test year is seen; beside it the test years.
+
+{table(head, lines)}
+
+Lowest RMSE forward: {"; ".join(said)}."""
 
 
 SHARED = ("pooled", "two-level", "npae", "opt", "opt-local")

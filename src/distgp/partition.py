@@ -160,27 +160,20 @@ def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
         raise ValueError(f"expected a central set of 1 to {n} rows (all there are), got {size}")
     offers, ranks, keys = [], [], []
     for shard in shards:
-        priority = row_priority(shard.rows.cpu().numpy(), seed)
-        best = np.argsort(priority, kind="stable")[:size]
-        offers.append(shard.take(torch.as_tensor(best, device=shard.X.device)))
+        priority = row_priority(shard.rows, seed)
+        best = priority.argsort(stable=True)[:size]
+        offers.append(shard.take(best))
         ranks.append(np.arange(len(best)))
-        keys.append(priority[best])
+        keys.append(priority[best].cpu().numpy())
     order = np.lexsort((np.concatenate(keys), np.concatenate(ranks)))[:size]
     return concatenate(offers).take(torch.as_tensor(order, device=shards[0].X.device))
 
 
-def row_priority(rows: np.ndarray, seed: int) -> np.ndarray:
-    """A pseudo-random 64-bit number for each row number: the SplitMix64 mixer of row and seed."""
-    with np.errstate(over="ignore"):
-        z = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z += np.uint64(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+def row_priority(rows: Tensor, seed: int) -> Tensor:
+    """A pseudo-random number for each row number: the SplitMix64 mixer of row and seed.
 
-
-def ordered_priority(rows: Tensor, seed: int) -> Tensor:
-    """`row_priority` of a tensor of row numbers, where it is, as signed numbers in the same order."""
+    Signed, in the order of the mixer's unsigned numbers.
+    """
 
     def shifted(z: Tensor, bits: int) -> Tensor:  # of the unsigned number
         return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from distgp.engines import Local, Placement
-from distgp.partition import central_set, ordered_priority
+from distgp.partition import central_set, row_priority
 from distgp.shards import Shard, concatenate, stack, unstack
 
 Result = TypeVar("Result")
@@ -114,7 +114,7 @@ def _offers(group: HasRows, size: int, seed: int) -> Offer:
     """All shards at once, where they are: `central_set` of each."""
     batch = group.rows()
     size = min(size, batch.n)
-    priority = ordered_priority(batch.rows, seed)
+    priority = row_priority(batch.rows, seed)
     if batch.mask is not None:
         priority = torch.where(batch.mask, priority, torch.iinfo(torch.int64).max)
     best, which = priority.topk(size, -1, largest=False)

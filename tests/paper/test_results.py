@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from distgp import OptLocal
+from distgp.aggregation.local import ROWS_PER_EXPERT
 from distgp.paper import STUDIES, rewrite_page
 from distgp.paper.runner import read_rows
-from distgp.paper.uci_page import compared
+from distgp.paper.uci_page import DEFAULTS, compared
 
 FOLDER = Path(__file__).parents[2] / "docs" / "paper"
 
@@ -30,3 +32,7 @@ def test_what_the_readme_says_of_the_real_data():
     assert len(found) == 24  # four tasks, three M, two quantities
     for _, _, _, theirs, ours, _ in found:
         assert ours < theirs
+
+
+def test_the_constants_named_as_defaults_are_those():
+    assert (OptLocal().ridge, ROWS_PER_EXPERT) == DEFAULTS

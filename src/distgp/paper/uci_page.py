@@ -10,8 +10,6 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from distgp import OptLocal
-from distgp.aggregation.local import ROWS_PER_EXPERT
 from distgp.paper.datasets import UNITS
 from distgp.paper.published import published
 from distgp.paper.study import Row, average, distinct, select, spread, table
@@ -23,6 +21,8 @@ LOCAL_STEPS = 5
 """Of FedAvg between two exchanges; its iterations are counted as local steps."""
 CONSTANTS = tuple(itertools.product((0.1, 1.0, 10.0, 100.0), (10, 50)))
 """Ridges and rows an expert that opt-local is tried with."""
+DEFAULTS = (10.0, 10)
+"""Those that it has."""
 KEPT = "opt-local, weights kept"
 """Predictions with the weights that `fit` has found."""
 BASELINES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
@@ -146,8 +146,7 @@ def _ranks(rows: Sequence[Row]) -> tuple[str, int]:
 
 def constants(rows: Sequence[Row]) -> str:
     """opt-local's two constants, forward in time and on the test years."""
-    chosen = OptLocal()
-    usual = constants_name(chosen.ridge, ROWS_PER_EXPERT)
+    usual = constants_name(*DEFAULTS)
     names = [constants_name(*pair) for pair in CONSTANTS]
     tasks = distinct(select(rows, model="forward"), "task")
     lines: list[list[object]] = [

@@ -1,5 +1,6 @@
 """The results in the documentation: pages are what their tables say, and so is the README."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from distgp import OptLocal
 from distgp.aggregation.local import ROWS_PER_EXPERT
 from distgp.paper import STUDIES, rewrite_page
-from distgp.paper.runner import read_rows
+from distgp.paper.runner import read_rows, write_rows
 from distgp.paper.uci_page import DEFAULTS, compared
 
 FOLDER = Path(__file__).parents[2] / "docs" / "paper"
@@ -25,6 +26,17 @@ def test_pages_are_made_from_their_tables(name, tmp_path):
 def test_no_run_failed():
     for name in STUDIES:
         assert {row["status"] for row in read_rows(FOLDER / f"{name}.csv")} == {"ok"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("share", [0.02, 0.4])
+def test_a_table_that_is_not_finished_has_a_page(name, share, tmp_path):
+    rows = read_rows(FOLDER / f"{name}.csv")
+    write_rows(tmp_path / f"{name}.csv", rows[: max(1, int(share * len(rows)))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = rewrite_page(STUDIES[name](), tmp_path).read_text()
+    assert "runs of the whole study are here.*" in text
 
 
 def test_what_the_readme_says_of_the_real_data():

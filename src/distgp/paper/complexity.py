@@ -105,9 +105,9 @@ class Complexity(Study):
             for axis in distinct(select(rows, expert=kind), "axis")
         ]
         figure, axes = plt.subplots(
-            1, len(shown), figsize=(3.4 * len(shown), 3.6), layout="constrained"
+            1, len(shown), figsize=(3.4 * len(shown), 3.6), layout="constrained", squeeze=False
         )
-        for ax, (kind, axis) in zip(axes, shown, strict=True):
+        for ax, (kind, axis) in zip(axes[0], shown, strict=True):
             sizes: list[float] = []
             for method in METHODS:
                 sizes, times = _line(rows, kind, axis, method)
@@ -115,8 +115,8 @@ class Complexity(Study):
             ax.set(xscale="log", yscale="log", xlabel=axis, title=f"{kind} experts")
             ax.set_xticks(sizes, [f"{size:,.0f}" for size in sizes], fontsize="small")
             ax.minorticks_off()
-        axes[0].set_ylabel("seconds")
-        axes[0].legend(fontsize="x-small")
+        axes[0][0].set_ylabel("seconds")
+        axes[0][0].legend(fontsize="x-small")
         return {"slopes": figure}
 
     def page(self, rows: Sequence[Row]) -> str:

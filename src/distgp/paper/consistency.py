@@ -103,8 +103,8 @@ class Consistency(Study):
         many = distinct(rows, "n")
         for ax, (quantity, label) in zip(axes, QUANTITIES.items(), strict=True):
             for name in [m for m in METHODS if values_of(_of(rows, m, quantity), quantity).size]:
-                chosen = [select(rows, n=n, method=name) for n in many]
-                found = [values_of(c, quantity) for c in chosen]
+                found = [values_of(select(rows, n=n, method=name), quantity) for n in many]
+                found = [v if len(v) else np.array([np.nan]) for v in found]
                 means = np.array([v.mean() for v in found])
                 ends = [means - [v.min() for v in found], [v.max() for v in found] - means]
                 ax.errorbar(
@@ -145,8 +145,9 @@ class Consistency(Study):
                 if not _of(rows, name, quantity):
                     continue
                 found = [values_of(select(rows, n=n, method=name), quantity) for n in many]
+                found = [sample for sample in found if len(sample)]
                 verdict = "yes" if falls_within_spread(found) else "no"
-                if max(v.max() for v in found) < NEGLIGIBLE:
+                if max(sample.max() for sample in found) < NEGLIGIBLE:
                     verdict = "nothing left to fall"
                 judged.append([name, QUANTITIES[quantity], verdict])
         text = "\n\n".join(parts)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Cell: TypeAlias = dict[str, Any]
@@ -135,6 +136,13 @@ def with_spread(rows: Sequence[Row], quantity: str, unit: float = 1.0) -> str:
 def distinct(rows: Sequence[Row], name: str) -> list[Any]:
     """The values of a coordinate, in order of appearance."""
     return list(dict.fromkeys(row[name] for row in rows if row.get(name) not in (None, "")))
+
+
+def log_scale(ax: Axes, wanted: bool = True) -> None:
+    """A logarithmic y axis, where there is anything that it can show."""
+    shown = [line.get_ydata() for line in ax.get_lines()]
+    if wanted and any((np.asarray(values, dtype=float) > 0).any() for values in shown):
+        ax.set_yscale("log")
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:

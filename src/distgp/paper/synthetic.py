@@ -26,6 +26,7 @@ from distgp.paper.study import (
     distinct,
     failures,
     grid,
+    log_scale,
     seconds,
     select,
     spread,
@@ -241,8 +242,11 @@ def _figure(rows: Sequence[Row]) -> Figure:
                     markersize=3,
                     linewidth=1.2,
                 )
-            scale = "symlog" if quantity == "nlpd" and label == "mean" else "log"
-            ax.set(xscale="log", xlabel="M", yscale=scale)
+            ax.set(xscale="log", xlabel="M")
+            if quantity == "nlpd" and label == "mean":
+                ax.set_yscale("symlog")
+            else:
+                log_scale(ax)
             if quantity == "w2":
                 ax.set_ylim(bottom=1e-5)  # below are rounding errors
             ax.set_title(f"{title}, {label}", fontsize="small")

@@ -121,8 +121,8 @@ class Training(Study):
                 + table(["", *(f"M = {M}" for M in many)], lines)
             )
         text, n = "\n\n".join(parts), distinct(rows, "n")[0]
-        ended = [select(rows, method=METHODS[-1], last=True, M=M) for M in many]
-        longest = max(row["iteration"] for found in ended for row in found)
+        ended = values_of(select(rows, method=METHODS[-1], last=True), "iteration")
+        longest = f"{ended.max():.0f}" if len(ended) else "–"
         errors = [
             [method, *(_error(select(rows, M=M, method=method, last=True)) for M in many)]
             for method in METHODS
@@ -161,6 +161,8 @@ def _estimate(rows: Sequence[Row], name: str) -> str:
 
 def _error(rows: Sequence[Row]) -> str:
     """The median relative error, and how many draws lost a hyperparameter."""
+    if not rows:
+        return "–"
     ratios = np.array([values_of(rows, name) / TRUTH[name] for name in TRUTH])
     lost = int((np.maximum(ratios, 1 / ratios) > 2.0).any(0).sum())
     return f"{100 * np.median(np.abs(ratios - 1).mean(0)):.0f} %, {lost} lost"
@@ -190,8 +192,8 @@ def _iterations(rows: Sequence[Row]) -> Figure:
     for line, M in zip(axes, many, strict=True):
         for ax, (name, label) in zip(line, LABELS.items(), strict=True):
             for method in METHODS:
-                course = _course(select(rows, M=M, method=method), name)
-                ax.plot(*course, label=method, linewidth=1.2)
+                if own := select(rows, M=M, method=method):
+                    ax.plot(*_course(own, name), label=method, linewidth=1.2)
             ax.axhline(TRUTH[name], color="black", linestyle=":", linewidth=0.8)
             ax.set(yscale="log")
             ax.set_title(f"{label}, M = {M}", fontsize="small")

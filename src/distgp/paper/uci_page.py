@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from distgp.paper.datasets import UNITS
 from distgp.paper.published import published
-from distgp.paper.study import Row, average, distinct, select, spread, table
+from distgp.paper.study import Row, average, distinct, log_scale, select, spread, table
 
 MANY = (20, 40, 60)
 INDUCING = 128
@@ -50,7 +50,7 @@ def introduction(rows: Sequence[Row]) -> str:
     rounds = max(row["rounds"] for row in rows)
     partitions = len(distinct(select(rows, model="independent"), "seed"))
     shared = len(distinct(select(rows, model="fedavg"), "seed"))
-    counted = f"{partitions} partitions" + (
+    counted = f"{partitions} partition{'s' if partitions > 1 else ''}" + (
         "" if shared == partitions else f" ({shared} with FedAvg)"
     )
     averaging = f"{rounds // LOCAL_STEPS} rounds of {LOCAL_STEPS} local steps"
@@ -298,7 +298,7 @@ def times(rows: Sequence[Row]) -> str:
     device = " and ".join(
         str(name) for name in distinct(select(rows, model="timing", on="device"), "device")
     )
-    cpu, gpu = (np.array(ratios[on]) for on in ("cpu", "device"))
+    cpu, gpu = (np.array(ratios[on]).reshape(-1, 2) for on in ("cpu", "device"))
     return f"""## Time
 
 Milliseconds for weights and predictions at all test rows, medians in turns, experts with their own hyperparameters (of two steps of training, which times do not depend on); on {device}, then on the CPU.
@@ -314,6 +314,9 @@ them {(cpu[:, 1] <= 1.1).sum()} and {(gpu[:, 1] <= 1.1).sum()}. For NOx, where o
 
 def _range(values: np.ndarray) -> str:
     """The smallest and the largest."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return "–"
     return f"{values.min():.2f} to {values.max():.2f}"
 
 
@@ -366,8 +369,8 @@ def errorbars(rows: Sequence[Row]) -> Figure:
             ax.set(
                 xticks=range(len(many)),
                 xticklabels=[f"M = {M}" for M in many],
-                yscale="log" if quantity == "seconds" else "linear",
             )
+            log_scale(ax, quantity == "seconds")
             ax.set_title(f"{task}: {NAMES[quantity]}", fontsize="small")
     figure.legend(
         *axes[0][1].get_legend_handles_labels(),

@@ -83,8 +83,10 @@ def test_comparison_and_calibration(line, tmp_path):
     assert sorted(label.get_text() for label in ax.get_yticklabels()) == [
         "full exact GP", "poe", "two-level",
     ]  # fmt: skip
-    plotting.save_figure(plotting.comparison_figure(results), tmp_path / "c.pdf")
+    for name in ("c.pdf", "again.pdf"):
+        plotting.save_figure(plotting.comparison_figure(results), tmp_path / name)
     assert (tmp_path / "c.pdf").read_bytes()[:4] == b"%PDF"
+    assert (tmp_path / "c.pdf").read_bytes() == (tmp_path / "again.pdf").read_bytes()
     ax = plotting.plot_calibration(model, X, y)
     plotting.plot_calibration(model, X, y, aggregation="poe", label="poe", ax=ax)
     assert ax.get_legend_handles_labels()[1] == ["honest", "model", "poe"]

@@ -202,10 +202,11 @@ def check_suffix(path: Path | str) -> str:
 
 
 def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
-    """Write a figure by the suffix of its path, whole or not at all."""
+    """Write a figure by the suffix of its path, whole or not at all; the same figure as the same file."""
     path, kind = Path(path), check_suffix(path)
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
     with whole(path) as part:
-        figure.savefig(part, format=kind, dpi=150)
+        figure.savefig(part, format=kind, dpi=150, metadata=undated)
     if close:
         plt.close(figure)
 

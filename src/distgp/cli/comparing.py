@@ -32,7 +32,7 @@ from distgp.cli.options import (
     Target,
     Training,
     WorkersOption,
-    names,
+    columns_of,
     number_or_word,
     open_engine,
 )
@@ -79,16 +79,8 @@ def compare(
     with plain_errors():
         table, picture = Path(f"{output}.csv"), Path(f"{output}.png")
         refuse_existing(force, table, picture)
-        rows = reading.read_training(
-            data,
-            target,
-            names(features) or None,
-            names(drop),
-            names(categorical),
-            dates.value,
-            missing.value,
-            None,
-        )
+        columns = columns_of(features, drop, categorical, dates, missing)
+        rows = reading.read_training(data, target, label_column=None, **columns)
         tell_dropped(rows.dropped, as_json)
         with open_engine(engine, address, workers) as where:
             model = distgp.DistributedGPRegressor(

@@ -41,7 +41,7 @@ from distgp.cli.options import (
     Unknown,
     UnknownOption,
     WorkersOption,
-    names,
+    columns_of,
     number_or_word,
     open_engine,
 )
@@ -89,13 +89,7 @@ def fit(
     with plain_errors():
         refuse_existing(force, output)
         begin = time.perf_counter()
-        columns = {
-            "features": names(features) or None,
-            "drop": names(drop),
-            "categorical": names(categorical),
-            "dates": dates.value,
-            "missing": missing.value,
-        }
+        columns = columns_of(features, drop, categorical, dates, missing)
         with open_engine(engine, address, workers) as where:
             model = distgp.DistributedGPRegressor(
                 expert=expert,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,6 +73,19 @@ WorkersOption = Annotated[int | None, typer.Option(help="Ray workers at most; de
 def names(text: str | None) -> list[str]:
     """Names separated by commas."""
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def columns_of(
+    features: str | None, drop: str | None, categorical: str | None, dates: Dates, missing: Missing
+) -> dict[str, Any]:
+    """What is to be read of a table, as the readers want it."""
+    return {
+        "features": names(features) or None,
+        "drop": names(drop),
+        "categorical": names(categorical),
+        "dates": dates.value,
+        "missing": missing.value,
+    }
 
 
 def number_or_word(text: str) -> int | str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -191,6 +191,10 @@ class SparsePosterior(Posterior):
     def of(parameters: Parameters, Lu: Tensor, sums: SparseSums) -> SparsePosterior:
         """Build the posterior from sums, of one shard or added over several."""
         return SparsePosterior(parameters, Lu, sums, SparseFactors.of(parameters.noise, sums))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: the fields, not w, which each process finds for itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def columns(self) -> int:

@@ -80,13 +80,14 @@ def test_the_estimator_on_the_device_is_that_on_the_cpu(expert, tmp_path):
     assert trained.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize("combination", ["opticom", "ct", "full"])
 @pytest.mark.parametrize("kernel", [distgp.RBF([0.5, 0.7]), distgp.Matern32([0.5, 0.7])])
 @pytest.mark.filterwarnings("ignore::distgp.sparsegrid.VarianceWarning")
-def test_sparse_grids(kernel, tmp_path):
+def test_sparse_grids(kernel, combination, tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(400, 2))
     y = 5 + np.sin(2 * X[:, 0]) + np.cos(X[:, 1]) + 0.2 * rng.normal(size=400)
-    options = {"level": 4, "kernel": kernel, "training": None}
+    options = {"level": 4, "kernel": kernel, "training": None, "combination": combination}
     here = distgp.SparseGridGP(**options).fit(X, y)
     there = distgp.SparseGridGP(**options, device="cuda").fit(X, y)
     np.testing.assert_allclose(

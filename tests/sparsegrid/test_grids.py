@@ -101,3 +101,12 @@ def test_wrong_arguments():
         Box.of([(0, 1)], 3)
     with pytest.raises(ValueError, match="needs 2 levels"):
         grid((1, 2, 3), Box.of((0, 1), 2))
+
+
+def test_the_sparse_grid_as_one_grid_stays_where_it_is():
+    moved = SparseGrid.of(3, 2).to("meta").whole()
+    tensors = (moved.positions, moved.levels, moved.coefficients, *moved.members)
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    here = SparseGrid.of(3, 2).whole()
+    assert here.coefficients.tolist() == [1.0] and here.levels.tolist() == [[0, 0]]
+    assert here.members[0].tolist() == list(range(len(here.positions)))

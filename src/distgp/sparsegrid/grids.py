@@ -111,8 +111,8 @@ class SparseGrid:
             self.boundary,
             self.positions,
             torch.zeros_like(self.levels[:1]),
-            torch.ones(1, dtype=torch.float64),
-            (torch.arange(len(self.positions)),),
+            torch.ones_like(self.coefficients[:1]),
+            (torch.arange(len(self.positions), device=self.positions.device),),
         )
 
     def points(self, box: Box) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 import distgp
 from distgp import metrics
 from distgp.experts import inducing
-from distgp.paper import drift, uci_page
+from distgp.paper import drift, uci_constants, uci_page, uci_picture, uci_times
 from distgp.paper.datasets import TASKS, Task, gas_turbine_years
 from distgp.paper.study import (
     Cell,
@@ -29,7 +29,7 @@ from distgp.paper.study import (
     grid,
     seconds,
 )
-from distgp.paper.uci_page import INDUCING, KEPT, LOCAL_STEPS, MANY, RATE
+from distgp.paper.uci_page import BOUND_ROUNDS, INDUCING, LOCAL_STEPS, MANY, RATE
 
 ROUNDS = 500
 TIMED = ("poe", "gpoe", "rbcm", "grbcm", "opt", "opt-local")
@@ -110,10 +110,12 @@ class UCI(Study):
         seeds = range(1 if options.quick else options.seeds)
         many, rounds, every = ((20,), 20, 12) if options.quick else (MANY, ROUNDS, 1)
         names, common = tuple(TASKS), {"every": [every], "seed": seeds}
-        full = grid(task=names, model=["full"], M=[1], rounds=[min(rounds, 100)], **common)
+        full = grid(task=names, model=["full"], M=[1], rounds=[min(rounds, BOUND_ROUNDS)], **common)
         own = grid(task=names, model=["independent"], M=many, rounds=[rounds], **common)
         robust = grid(task=["nox"], model=["robust"], M=many, rounds=[rounds], **common)
-        plane = grid(task=["nox"], model=["linear"], M=many, rounds=[min(rounds, 100)], **common)
+        plane = grid(
+            task=["nox"], model=["linear"], M=many, rounds=[min(rounds, BOUND_ROUNDS)], **common
+        )
         averaged = grid(
             seed=seeds, task=names, model=["fedavg"], M=many, rounds=[rounds], every=[every]
         )
@@ -177,8 +179,8 @@ class UCI(Study):
             methods = {"full": distgp.Pooled()}
         elif cell["model"] in ("forward", "afterwards"):
             methods = {
-                uci_page.constants_name(ridge, rows): distgp.OptLocal(ridge, rows * cell["M"])
-                for ridge, rows in uci_page.CONSTANTS
+                uci_constants.constants_name(ridge, rows): distgp.OptLocal(ridge, rows * cell["M"])
+                for ridge, rows in uci_constants.CONSTANTS
             }
         else:
             methods = _methods(ensemble.shares_hyperparameters)
@@ -186,7 +188,7 @@ class UCI(Study):
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error bars, a row of pictures a task, as in the paper."""
-        return {"errorbars": uci_page.errorbars(rows)}
+        return {"errorbars": uci_picture.errorbars(rows)}
 
     def page(self, rows: Sequence[Row]) -> str:
         """The paper's table beside ours."""
@@ -194,10 +196,10 @@ class UCI(Study):
             uci_page.introduction(rows),
             uci_page.against(rows),
             uci_page.averaged(rows),
-            uci_page.constants(rows),
+            uci_constants.constants(rows),
             uci_page.everything(rows),
             drift.page(rows),
-            uci_page.times(rows),
+            uci_times.times(rows),
             failures(rows),
         ]
         return "\n\n".join(parts)
@@ -287,6 +289,6 @@ def _timed(ensemble: distgp.Ensemble, prepared: Prepared, options: Options) -> l
     calls = {name: partial(_predicted, methods[name], ensemble, prepared) for name in names}
     if not shared:
         kept = methods["opt-local"].combine(ensemble)
-        calls[KEPT] = partial(kept.predict, prepared.X_test, observed=True)
+        calls[uci_times.KEPT] = partial(kept.predict, prepared.X_test, observed=True)
     taken = seconds(calls, options.device, repeats=2 if options.quick else 5)
     return [{"method": name, "seconds": value} for name, value in taken.items()]

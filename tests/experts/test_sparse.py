@@ -1,6 +1,7 @@
 """The sparse expert against a naive dense implementation of the paper's equation (2)."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -130,3 +131,11 @@ def test_shared_and_own_inducing_inputs_broadcast():
         alone = EXPERT.condition(Parameters.of(own.kernel, 0.06, Z[i]), shards[i]).predict(X)
         close(batch.mean[i], alone.mean)
         close(batch.variance[i], alone.variance)
+
+
+def test_what_can_be_derived_does_not_travel():
+    posterior = EXPERT.condition(theta(), shard(30, 2))
+    before = pickle.dumps(posterior)
+    wanted = posterior.predict(inputs(5, 2, 9))
+    assert "weights" in vars(posterior) and pickle.dumps(posterior) == before
+    close(pickle.loads(before).predict(inputs(5, 2, 9)).mean, wanted.mean)

@@ -14,7 +14,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from distgp.paper import STUDIES, Options, Study, failed_runs, rewrite_page, run_study, write_index
+from distgp.paper import (
+    STUDIES,
+    Options,
+    Study,
+    failed_runs,
+    rewrite_page,
+    run_study,
+    uci,
+    write_index,
+)
 from distgp.paper.consistency import falls_within_spread
 from distgp.paper.runner import CELL, read_rows
 from distgp.paper.study import average, grid, select
@@ -109,10 +118,19 @@ def test_a_damaged_table_is_refused(tmp_path, damage):
         run_study(Squares(), tmp_path, Options(seeds=1))
 
 
-def test_data_are_looked_for_before_any_work(tmp_path):
-    with pytest.raises(OSError, match="elsewhere"):
-        run_study(STUDIES["uci"](), tmp_path, Options(quick=True, data=tmp_path / "elsewhere"))
-    assert not (tmp_path / "uci.csv").exists()
+def test_data_are_looked_for_before_any_work(tmp_path, monkeypatch):
+    class Unready(Squares):
+        def check(self, options):
+            raise OSError("no data")
+
+    with pytest.raises(OSError, match="no data"):
+        run_study(Unready(), tmp_path, Options())
+    assert not Squares.runs
+    looked_for = []
+    sources = {name: lambda folder, verify, name=name: looked_for.append(name) for name in "ab"}
+    monkeypatch.setattr(uci, "TASKS", sources)
+    uci.UCI().check(Options())
+    assert looked_for == ["a", "b"]
 
 
 def test_a_quick_page_says_so(tmp_path):

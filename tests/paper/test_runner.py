@@ -13,11 +13,15 @@ from typing import ClassVar
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from distgp import paper
+from distgp.cli import app
 from distgp.paper import (
     STUDIES,
     Options,
     Study,
+    StudyError,
     failed_runs,
     rewrite_page,
     run_study,
@@ -116,6 +120,22 @@ def test_a_damaged_table_is_refused(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=r"squares\.csv .*remove it, or choose another"):
         run_study(Squares(), tmp_path, Options(seeds=1))
+
+
+class Hopeless(Squares):
+    name: ClassVar[str] = "hopeless"
+
+    def run(self, cell, options):
+        raise ArithmeticError("never")
+
+
+def test_a_study_that_fails_does_not_keep_the_others_from_running(tmp_path, monkeypatch):
+    with pytest.raises(StudyError, match=r"every run of hopeless failed; the first: .*never"):
+        run_study(Hopeless(), tmp_path / "alone", Options(quick=True, seeds=1))
+    monkeypatch.setattr(paper, "STUDIES", {"hopeless": Hopeless, "squares": Squares})
+    done = CliRunner().invoke(app, ["paper", "all", "--quick", "-o", str(tmp_path)])
+    assert done.exit_code == 1 and (tmp_path / "squares.md").exists()
+    assert not (tmp_path / "hopeless.md").exists()
 
 
 def test_data_are_looked_for_before_any_work(tmp_path, monkeypatch):
@@ -297,7 +317,7 @@ def test_failed_runs_are_tried_again(tmp_path):
             raise RuntimeError("out of memory")
 
     with pytest.raises(
-        RuntimeError, match="every run of squares failed; the first: RuntimeError: out of memory"
+        StudyError, match="every run of squares failed; the first: RuntimeError: out of memory"
     ):
         run_study(Broken(), tmp_path / "new", Options(seeds=1))
 

@@ -56,6 +56,7 @@ def paper(
         STUDIES,
         DataError,
         Options,
+        StudyError,
         failed_runs,
         rewrite_page,
         run_study,
@@ -85,6 +86,12 @@ def paper(
                 if study != "all":
                     raise
                 tell_error(f"{one.name} is left out: {error}")
+                continue
+            except StudyError as error:
+                if study != "all":
+                    raise
+                tell_error(str(error))
+                failed += failed_runs(one, folder)
                 continue
             typer.echo(f"{page}  {time.perf_counter() - begin:.0f} s")
             failed += failed_runs(one, folder)

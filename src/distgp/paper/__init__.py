@@ -5,7 +5,7 @@ from distgp.paper.consistency import Consistency
 from distgp.paper.download import DataError
 from distgp.paper.opticom import OptiCom
 from distgp.paper.posterior import PosteriorStudy
-from distgp.paper.runner import failed_runs, rewrite_page, run_study, write_index
+from distgp.paper.runner import StudyError, failed_runs, rewrite_page, run_study, write_index
 from distgp.paper.study import Options, Study
 from distgp.paper.synthetic import SyntheticExact, SyntheticSparse
 from distgp.paper.training import Training
@@ -30,6 +30,7 @@ __all__ = [
     "DataError",
     "Options",
     "Study",
+    "StudyError",
     "failed_runs",
     "rewrite_page",
     "run_study",

@@ -29,6 +29,10 @@ CELL = "cell"
 """The column that identifies a run's cell."""
 
 
+class StudyError(ArithmeticError):
+    """No run of a study came to anything."""
+
+
 def run_study(
     study: Study, folder: Path, options: Options, jobs: int = 1, show: bool = True
 ) -> Path:
@@ -54,7 +58,7 @@ def run_study(
             write_rows(path, rows)
             advance()
     if not any(row["status"] == "ok" for row in rows):
-        raise RuntimeError(f"every run of {study.name} failed; the first: {rows[0]['error']}")
+        raise StudyError(f"every run of {study.name} failed; the first: {rows[0]['error']}")
     order = {key_of(cell): i for i, cell in enumerate(cells)}
     rows = sorted(rows, key=lambda row: order[row[CELL]])
     write_rows(path, rows)

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types layers docs unit paper-quick bench format clean
+.PHONY: help setup demo test test-all lint types layers docs unit slow studies-quick bench format clean
 
 # The UCI files for the study on real data, where they lie beside the checkout; else they are downloaded.
 export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
@@ -25,7 +25,9 @@ demo: $(STAMP) ## Fit 120,000 rows, compare all aggregators; writes build/demo.p
 	@mkdir -p build
 	$(BIN)/distgp demo --output build/demo.png --force
 
-test: lint types layers docs unit paper-quick ## Check everything: style, types, layers, docs, tests
+test: lint types layers docs unit ## Check everything: style, types, layers, docs, tests
+
+test-all: test slow studies-quick ## Check everything, and what takes longer: soaks, the studies in small
 
 lint: $(STAMP) ## ruff: style and formatting
 	$(BIN)/ruff check .
@@ -40,12 +42,15 @@ layers: $(STAMP) ## import-linter: imports point one way
 docs: $(STAMP) ## mkdocs, strict; writes build/site
 	$(BIN)/mkdocs build --strict --quiet
 
-unit: $(STAMP) ## pytest
-	$(BIN)/python -m pytest
+unit: $(STAMP) ## pytest, without the slow tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-paper-quick: $(STAMP) ## Every experiment of the paper in small; writes build/paper-quick
-	rm -rf build/paper-quick
-	$(BIN)/distgp paper all --quick --output build/paper-quick
+slow: $(STAMP) ## pytest, the slow tests alone
+	$(BIN)/python -m pytest -m slow
+
+studies-quick: $(STAMP) ## Every experiment of the paper in small; writes build/studies-quick
+	rm -rf build/studies-quick
+	$(BIN)/python -m experiments all --quick --output build/studies-quick
 
 bench: $(STAMP) ## Run every benchmark, the studies in their quick form
 	@for script in objective precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick" "sparsegrid --quick"; do \

@@ -1,31 +1,21 @@
-"""Shared by the benchmarks: timing side by side, memory, and the objective with its gradient."""
+"""Shared by the benchmarks: the path to the studies, memory, tables, and an objective with its gradient."""
 
 from __future__ import annotations
 
 import csv
 import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 import distgp
+from distgp.data import Shard
+from distgp.experts import Expert, Parameters
 
-
-def medians(calls: Mapping[str, Callable[[], object]], repeats: int = 9) -> dict[str, float]:
-    """Median seconds of each call, taken in turns so that a noisy machine disturbs all alike."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+# The studies lie beside this folder and are not installed: benchmarks import this module first.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def peak_memory() -> int:
@@ -35,7 +25,7 @@ def peak_memory() -> int:
 
 
 def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> None:
-    """A tidy table, with the versions behind it."""
+    """Write a tidy table, with the versions that made it."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     versions = {"distgp": distgp.__version__, "torch": torch.__version__, "device": device}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,19 +35,17 @@ def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> 
         writer.writerows({**row, **versions} for row in rows)
 
 
-def objective_with_gradient(
-    expert: distgp.Expert, theta: distgp.Parameters, shard: distgp.Shard
-) -> torch.Tensor:
-    """What a training step does on one shard."""
+def objective_with_gradient(expert: Expert, theta: Parameters, shard: Shard) -> torch.Tensor:
+    """Compute what a training step needs of one shard."""
     view = {name: v.detach().requires_grad_() for name, v in theta.unconstrained().items()}
     value = expert.objective(theta.with_unconstrained(view), shard)
     value.sum().backward()
     return value
 
 
-def problem(n: int, d: int, seed: int = 0) -> distgp.Shard:
+def problem(n: int, d: int, seed: int = 0) -> Shard:
     """A smooth function of d inputs in [-1, 1], with noise 0.1."""
     generator = torch.Generator().manual_seed(seed)
     X = torch.rand(n, d, generator=generator, dtype=torch.float64) * 2 - 1
     noise = torch.randn(n, generator=generator, dtype=torch.float64)
-    return distgp.Shard.of(X, torch.sin(3 * X.sum(-1) / d**0.5) + 0.1 * noise)
+    return Shard.of(X, torch.sin(3 * X.sum(-1) / d**0.5) + 0.1 * noise)

@@ -28,58 +28,50 @@ from torch import Tensor
 
 import distgp
 from distgp import metrics
-from distgp.experts import inducing
-from distgp.paper.synthetic import MANY, NOISE, draw, kernel
+from distgp.aggregation import NPAE, Aggregator, Ensemble, GPoE, Opt, Pooled, TwoLevel
+from distgp.experts import ExactExpert, Parameters, Prediction, inducing
+from experiments.draws import NOISE, prior_problem, random_shards, rbf
+from experiments.study import seconds
+from experiments.synthetic import MANY
 
 LENGTHSCALES = {2: 0.3, 4: 0.5, 6: 1.0, 10: 2.0}
 Row = dict[str, object]
 
 
-def aggregators(kind: str) -> list[tuple[str, distgp.Aggregator]]:
+def aggregators(kind: str) -> list[tuple[str, Aggregator]]:
     """Every aggregator with its defaults, and the other variances of opt and two-level."""
     listed = [(name, make()) for name, make in distgp.AGGREGATORS.items() if name != "pooled"]
-    listed.insert(2, ("gpoe/normalised", distgp.GPoE("normalised")))
+    listed.insert(2, ("gpoe/normalised", GPoE("normalised")))
     listed += [
-        ("opt/weighted", distgp.Opt(variance="weighted")),
-        ("opt/central", distgp.Opt(variance="central")),
-        ("opt/exact", distgp.Opt(cross="exact")),
-        ("two-level/nested", distgp.TwoLevel(variance="nested")),
+        ("opt/weighted", Opt(variance="weighted")),
+        ("opt/central", Opt(variance="central")),
+        ("opt/exact", Opt(cross="exact")),
+        ("two-level/nested", TwoLevel(variance="nested")),
     ]
-    return [*listed, ("pooled", distgp.Pooled())] if kind == "sparse" else listed
+    return [*listed, ("pooled", Pooled())] if kind == "sparse" else listed
 
 
-def seconds(call: Callable[[], object], device: str) -> float:
-    def now() -> float:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    times = []
-    for _ in range(3):
-        start = now()
-        call()
-        times.append(now() - start)
-    return statistics.median(times)
+def timed(call: Callable[[], object], device: str) -> float:
+    return seconds({"call": call}, device, repeats=3)["call"]
 
 
 def study(n: int, d: int, Ms: tuple[int, ...], kind: str, seed: int, device: str) -> list[Row]:
-    data, X, f = draw(n, seed, device, d=d, lengthscale=LENGTHSCALES[d])
-    k = kernel(device, LENGTHSCALES[d])
+    data, X, f = prior_problem(n, seed, device, d=d, lengthscale=LENGTHSCALES[d])
+    kernel = rbf(device, LENGTHSCALES[d])
     Z = inducing.random_subset(data.X, 128, seed=0) if kind == "sparse" else None
-    theta, expert = distgp.Parameters.of(k, NOISE, Z), distgp.EXPERTS[kind]()
+    theta, expert = Parameters.of(kernel, NOISE, Z), distgp.EXPERTS[kind]()
     start = time.perf_counter()
     full = expert.condition(theta, data).predict(X)
-    base: Row = {"seed": seed, "d": d, "n": n, "N": len(X), "expert": kind}
     taken = time.perf_counter() - start
+    base: Row = {"seed": seed, "d": d, "n": n, "N": len(X), "expert": kind}
     exact = full
     if kind == "sparse":
-        exact = distgp.ExactExpert().condition(distgp.Parameters.of(k, NOISE), data).predict(X)
+        exact = ExactExpert().condition(Parameters.of(kernel, NOISE), data).predict(X)
     rows = [
         base | {"M": 1, "aggregator": "full", "predict_s": taken} | scores(f, full, full, exact)
     ]
     for M in Ms:
-        labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, seed)
-        ensemble = distgp.Ensemble.condition(expert, theta, distgp.split(data, labels))
+        ensemble = Ensemble.condition(expert, theta, random_shards(data, M, seed))
         for name, aggregator in aggregators(kind):
             row: Row = base | {"M": M, "aggregator": name}
             rows.append(row | measure(aggregator, ensemble, X, f, full, exact, device))
@@ -88,32 +80,30 @@ def study(n: int, d: int, Ms: tuple[int, ...], kind: str, seed: int, device: str
 
 
 def measure(
-    aggregator: distgp.Aggregator,
-    ensemble: distgp.Ensemble,
+    aggregator: Aggregator,
+    ensemble: Ensemble,
     X: Tensor,
     f: Tensor,
-    full: distgp.Prediction,
-    exact: distgp.Prediction,
+    full: Prediction,
+    exact: Prediction,
     device: str,
 ) -> Row:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         combined = aggregator.combine(ensemble)
-        out = combined.predict(X)
+        out = combined.predict(ensemble, X)
         warned = " ".join(sorted({warning.category.__name__ for warning in caught}))
         return scores(f, out, full, exact) | {
             "warnings": warned,
             "weight_sum": combined.weight_sum,
             "weight_norm": combined.weight_norm,
-            "combine_s": seconds(lambda: aggregator.combine(ensemble), device),
-            "mean_s": seconds(lambda: combined.mean(X), device),
-            "predict_s": seconds(lambda: combined.predict(X), device),
+            "combine_s": timed(lambda: aggregator.combine(ensemble), device),
+            "mean_s": timed(lambda: combined.mean(ensemble, X), device),
+            "predict_s": timed(lambda: combined.predict(ensemble, X), device),
         }
 
 
-def scores(
-    f: Tensor, out: distgp.Prediction, full: distgp.Prediction, exact: distgp.Prediction
-) -> Row:
+def scores(f: Tensor, out: Prediction, full: Prediction, exact: Prediction) -> Row:
     return {
         "rmse": metrics.rmse(f, out.mean),
         "nlpd": metrics.nlpd(f, out.mean, out.variance),
@@ -210,17 +200,16 @@ def _number(value: object) -> float:
 
 def npae_rate(n: int, M: int, device: str) -> str:
     """The share of the machine's matrix-product rate that NPAE reaches."""
-    data, X, _ = draw(n, 0, device)
-    labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, 0)
-    theta = distgp.Parameters.of(kernel(device), NOISE)
-    ensemble = distgp.Ensemble.condition(distgp.ExactExpert(), theta, distgp.split(data, labels))
-    combined = distgp.NPAE().combine(ensemble)
-    taken = seconds(lambda: combined.predict(X), device)
+    data, X, _ = prior_problem(n, 0, device)
+    theta, shards = Parameters.of(rbf(device), NOISE), random_shards(data, M, 0)
+    ensemble = Ensemble.condition(ExactExpert(), theta, shards)
+    combined = NPAE().combine(ensemble)
+    taken = timed(lambda: combined.predict(ensemble, X), device)
     N, each = len(X), n / M
     # k(P_i, P_j)a_j for i < j; L⁻¹k and L⁻ᵀ of that for every expert.
     flops = N * (n * n * (1 - 1 / M) + 2 * n * each)
     A = torch.randn(4096, 4096, dtype=torch.float64, device=device)
-    peak = 2 * 4096**3 / seconds(lambda: A @ A, device)
+    peak = 2 * 4096**3 / timed(lambda: A @ A, device)
     return (
         f"NPAE, n = {n:,}, M = {M}, N = {N:,}: {taken:.2f} s, {flops / taken / 1e9:.0f} GFLOP/s of "
         f"{peak / 1e9:.0f} in a plain product: {flops / taken / peak:.0%}"

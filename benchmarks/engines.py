@@ -1,64 +1,62 @@
 """What does a cluster cost, and what does it carry?
 
-The demo's data on both engines, in turns: seconds a round of pooled training (two threads in one
+The demo's data on both engines, in turns: seconds per round of pooled training (two threads in one
 process against two Ray workers of one thread each), and the bytes that each round sends and brings.
-Then the whole way against M, and the costs a row and a round from which docs/engines.md works out a
-large cluster.
+Then fit and prediction against M, and the costs per row and round from which docs/engines.md works out
+a large cluster.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
-from _measure import medians, write_csv
+from _measure import write_csv
 
 import distgp
-from distgp import demo
-from distgp.engines import Engine, LocalEngine
+from distgp.cli.demo import make_data
+from distgp.data import Shard, place, placed
+from distgp.engines import Engine, LocalEngine, Placement
 from distgp.engines.ray import RayEngine
-from distgp.sources import place, with_target
-from distgp.workers import Workers
+from distgp.experts import Parameters, SparseExpert
+from distgp.training import PooledBound, TrainingResult, train
+from experiments.draws import random_shards
+from experiments.study import seconds
 
 
-def workers_on(engine: Engine, n: int, M: int) -> Workers:
-    X, y = demo.make_data(n, seed=0)
-    labels = distgp.RandomPartition().assign(X, M, 0)
-    rows = torch.arange(n)
-    shards = distgp.split(distgp.Shard(torch.as_tensor(X), torch.zeros(n).double(), rows), labels)
-    return with_target(place(engine, shards, torch.as_tensor(y)[:, None]), 0)
+def placed_on(engine: Engine, n: int, M: int) -> Placement[Shard]:
+    return place(engine, random_shards(Shard.of(*make_data(n, seed=0)), M, 0))
 
 
-def theta(m: int) -> distgp.Parameters:
+def theta(m: int) -> Parameters:
     Z = torch.rand(m, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return distgp.Parameters.of(3.0 * distgp.RBF([0.06, 0.14]), 0.09, Z)
+    return Parameters.of(3.0 * distgp.RBF([0.06, 0.14]), 0.09, Z)
 
 
-def rounds(workers: Workers, m: int, count: int) -> distgp.TrainingResult:
-    algorithm = distgp.PooledBound(n_iter=count)
-    return distgp.train(
-        algorithm, distgp.SparseExpert(), theta(m), workers, fixed=["inducing"], tolerance=0.0
-    )
+def rounds(placement: Placement[Shard], m: int, count: int) -> TrainingResult:
+    algorithm = PooledBound(n_iter=count)
+    return train(algorithm, SparseExpert(), theta(m), placement, fixed=["inducing"], tolerance=0.0)
 
 
 def overhead(local: Engine, cluster: Engine, sizes: list[int], m: int, count: int) -> list[dict]:
-    print(f"{'rows':>10s}{'local, ms a round':>20s}{'ray':>10s}{'ratio':>8s}{'bytes a round':>16s}")
+    print(
+        f"{'rows':>10s}{'local, ms per round':>20s}{'ray':>10s}{'ratio':>8s}{'bytes per round':>16s}"
+    )
     found = []
     for n in sizes:
-        here, there = workers_on(local, n, 16), workers_on(cluster, n, 16)
+        here, there = placed_on(local, n, 16), placed_on(cluster, n, 16)
         cluster.traffic.sent.clear()
         cluster.traffic.received.clear()
-        seconds = medians(
-            {
-                "local": lambda w=here: rounds(w, m, count),
-                "ray": lambda w=there: rounds(w, m, count),
-            },
-            3,
-        )
+        calls = {
+            "local": partial(rounds, here, m, count),
+            "ray": partial(rounds, there, m, count),
+        }
+        taken = seconds(calls, repeats=3)
         carried = sum(cluster.traffic.total().values()) / (4 * count)
-        ms = {name: 1e3 * value / count for name, value in seconds.items()}
+        ms = {name: 1e3 * value / count for name, value in taken.items()}
         ratio = ms["ray"] / ms["local"]
         print(f"{n:10,d}{ms['local']:20.1f}{ms['ray']:10.1f}{ratio:8.2f}{carried:16,.0f}")
         found.append({"table": "overhead", "n": n, "M": 16, "m": m, "local_ms": ms["local"],
@@ -67,7 +65,7 @@ def overhead(local: Engine, cluster: Engine, sizes: list[int], m: int, count: in
 
 
 def against_experts(cluster: Engine, n: int, counts: list[int]) -> list[dict]:
-    X, y = demo.make_data(n, seed=0)
+    X, y = make_data(n, seed=0)
     print(f"\n{'M':>6s}{'fit, s':>10s}{'predict, s':>12s}  bytes by kind")
     found = []
     for M in counts:
@@ -91,20 +89,17 @@ def against_experts(cluster: Engine, n: int, counts: list[int]) -> list[dict]:
 
 def costs(sizes: list[int]) -> list[dict]:
     n, found = 20_000, []
-    X, y = demo.make_data(n, seed=0)
-    shard = distgp.Shard.of(X, y)
+    shard = Shard.of(*make_data(n, seed=0))
     torch.set_num_threads(1)
-    print(f"\n{'m':>6s}{'condition, us a row and core':>32s}{'gradient, us a row and core':>32s}")
+    print(
+        f"\n{'m':>6s}{'condition, us per row and core':>32s}{'gradient, us per row and core':>32s}"
+    )
     for m in sizes:
-        here = Workers.of([shard])
-        seconds = medians(
-            {
-                "condition": lambda m=m: distgp.SparseExpert().condition(theta(m), shard),
-                "train": lambda m=m, w=here: rounds(w, m, 2),
-            },
-            3,
-        )
-        per_row = {name: 1e6 * value / n for name, value in seconds.items()}
+        calls = {
+            "condition": partial(SparseExpert().condition, theta(m), shard),
+            "train": partial(rounds, placed([shard]), m, 2),
+        }
+        per_row = {name: 1e6 * value / n for name, value in seconds(calls, repeats=3).items()}
         print(f"{m:6d}{per_row['condition']:32.2f}{per_row['train']:32.2f}")
         found.append({"table": "costs", "n": n, "m": m, "condition_us": per_row["condition"],
                       "gradient_us": per_row["train"]})  # fmt: skip

@@ -19,6 +19,7 @@ from _measure import write_csv
 
 import distgp
 from distgp import metrics
+from distgp.aggregation import CentralWarning
 
 NOISE = 0.2
 Problem = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -78,7 +79,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--quick", action="store_true", help="few rows, for a look")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", distgp.CentralWarning)
+    warnings.simplefilter("ignore", CentralWarning)
     sizes = [500, 2_000, 10_000, 20_000, 50_000, 200_000, 1_000_000, 10_000_000]
     on = {"device": arguments.device}
     largest = 2_000 if arguments.quick else arguments.largest

@@ -9,23 +9,24 @@ from __future__ import annotations
 import torch
 
 import distgp
-from distgp.experts import inducing
+from distgp.data import Shard
+from distgp.experts import Parameters, inducing
 
 
-def clustered() -> tuple[distgp.Shard, torch.Tensor]:
+def clustered() -> tuple[Shard, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     wide = torch.float64
     centres = torch.rand(10, 2, generator=generator, dtype=wide).repeat(100, 1) * 2 - 1
     X = centres + 1e-3 * torch.randn(1000, 2, generator=generator, dtype=wide)
     y = torch.sin(3 * X.sum(-1)) + 1e-2 * torch.randn(1000, generator=generator, dtype=wide)
-    return distgp.Shard.of(X, y), torch.rand(200, 2, generator=generator, dtype=wide) * 2 - 1
+    return Shard.of(X, y), torch.rand(200, 2, generator=generator, dtype=wide) * 2 - 1
 
 
 def main() -> None:
     shard, X = clustered()
     kernel, noise = 1.0 * distgp.RBF(0.5), 1e-4
     Z = inducing.greedy(shard.X, kernel, noise, seed=0)
-    theta = distgp.Parameters.of(kernel, noise, Z)
+    theta = Parameters.of(kernel, noise, Z)
     narrow = torch.float32
     print(f"{'expert':16s} {'mean max':>9s} {'mean rms':>9s} {'std max':>9s} {'std rms':>9s}")
     for name, kind in distgp.EXPERTS.items():

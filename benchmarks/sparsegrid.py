@@ -18,15 +18,17 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _measure import medians, write_csv
+from _measure import write_csv
 
 import distgp
 from distgp import metrics
-from distgp.paper.opticom import LENGTHSCALES, griewank, model, predicted, problem
 from distgp.plotting import save_figure
+from distgp.sparsegrid import Combination
+from experiments.opticom import LENGTHSCALES, griewank, model, predicted, problem
+from experiments.study import seconds
 
 LEVELS = {2: 7, 3: 6, 4: 5, 5: 4}
-COMBINATIONS = ("ct", "opticom", "full")
+COMBINATIONS: tuple[Combination, ...] = ("ct", "opticom", "full")
 KERNELS = {
     "isotropic": lambda length, d: distgp.Matern32([length] * d),
     "product": lambda length, d: distgp.separable(distgp.Matern32, [length] * d),
@@ -34,7 +36,7 @@ KERNELS = {
 
 
 def measure(d: int, level: int, kind: str, seeds: int, repeats: int) -> list[dict[str, object]]:
-    """One row a combination."""
+    """Give one row per combination."""
     errors: dict[str, list[float]] = {name: [] for name in COMBINATIONS}
     times: dict[str, list[float]] = {name: [] for name in COMBINATIONS}
     for seed in range(seeds):
@@ -46,8 +48,9 @@ def measure(d: int, level: int, kind: str, seeds: int, repeats: int) -> list[dic
             calls = {name: partial(predicted, m, X, y, X_test) for name, m in models.items()}
             for name, call in calls.items():
                 errors[name].append(metrics.rmse(truth, call()))
-            for name, seconds in medians(calls, repeats).items() if seed == 0 else ():
-                times[name].append(seconds)
+            if seed == 0:
+                for name, taken in seconds(calls, repeats=repeats).items():
+                    times[name].append(taken)
     cost = distgp.SparseGridGP(level=level).describe(len(problem(d, 0)[0]), d)
     return [
         {
@@ -101,7 +104,7 @@ def failures(rows: list[dict[str, object]]) -> list[str]:
 
 
 def draw(rows: list[dict[str, object]], path: Path) -> None:
-    """Errors above, times below, a column a dimension, as in the paper: the isotropic kernel."""
+    """Draw errors above and times below, one column per dimension, of the isotropic kernel."""
     dimensions = sorted({int(str(row["d"])) for row in rows})
     figure, axes = plt.subplots(
         2, len(dimensions), figsize=(3.2 * len(dimensions), 5.2), squeeze=False, sharex="col"

@@ -17,29 +17,31 @@ import torch
 from _measure import peak_memory, problem
 
 import distgp
+from distgp.data import Shard
+from distgp.experts import Parameters, SparseExpert
 
 GIB = 2**30
 
 
-def pieces(n: int, d: int, size: int = 200_000) -> Iterator[distgp.Shard]:
+def pieces(n: int, d: int, size: int = 200_000) -> Iterator[Shard]:
     for start in range(0, n, size):
         yield problem(min(size, n - start), d, seed=start)
 
 
-def whole(n: int, d: int) -> distgp.Shard:
+def whole(n: int, d: int) -> Shard:
     """The same rows in memory, filled piece by piece."""
     X, y = torch.empty(n, d, dtype=torch.float64), torch.empty(n, dtype=torch.float64)
     start = 0
     for piece in pieces(n, d):
         X[start : start + piece.n], y[start : start + piece.n] = piece.X, piece.y
         start += piece.n
-    return distgp.Shard.of(X, y)
+    return Shard.of(X, y)
 
 
 def run(n: int, d: int, m: int, streamed: bool) -> None:
     Z = problem(m, d, seed=1).X
-    theta = distgp.Parameters.of(1.2 * distgp.RBF([1.5] * d), 0.05, Z)
-    expert = distgp.SparseExpert()
+    theta = Parameters.of(1.2 * distgp.RBF([1.5] * d), 0.05, Z)
+    expert = SparseExpert()
     expert.condition(theta, problem(1000, d)).predict(Z)  # loads what torch loads lazily
     before = peak_memory()
     shard = pieces(n, d) if streamed else whole(n, d)

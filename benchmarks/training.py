@@ -3,7 +3,7 @@
 The paper's training study: n = 10,000 rows on [−1, 1]² from the prior of an RBF kernel with lengthscales
 0.3 and 1.3, σ_f = 0.2, σ = 0.1; start (2.0, 0.3, σ = 1, σ_f = √1.5); sparse experts with m = 128 inducing
 inputs, which are trained too; M = 2 … 100; 200 rounds, Adam with rate 0.1, ρ = 500, μ = 0.01, half of the
-experts a round for FedProx; nothing is normalised. Beside them two methods of ours: FACT with L-BFGS, and
+experts per round for FedProx; nothing is normalised. Beside them two methods of ours: FACT with L-BFGS, and
 L-BFGS on the pooled bound.
 
 Estimates are compared with the truth (in Cramér–Rao standard errors of log θ, from all rows) and with the
@@ -24,10 +24,11 @@ import torch
 from _measure import write_csv
 from torch import Tensor
 
-import distgp
 from distgp import linalg
-from distgp.experts import inducing
-from distgp.paper.training import START, TRUTH, draw, named, parameters
+from distgp.experts import ExactExpert, SparseExpert, inducing
+from distgp.training import Admm, Algorithm, Fact, FedAvg, FedProx, PooledBound, train
+from experiments.draws import random_shards
+from experiments.training import START, TRUTH, draw, named, parameters
 
 MANY = (2, 4, 8, 10, 20, 40, 80, 100)
 Row = dict[str, object]
@@ -46,16 +47,16 @@ def standard_errors(X: Tensor, device: str) -> dict[str, float]:
     return dict(zip(TRUTH, torch.linalg.inv(F).diagonal().sqrt().tolist(), strict=True))
 
 
-def methods(rounds: int) -> dict[str, distgp.Algorithm]:
+def methods(rounds: int) -> dict[str, Algorithm]:
     return {
-        "FACT, Adam": distgp.Fact("adam", n_iter=rounds),
-        "FedAvg": distgp.FedAvg(local_steps=1, n_iter=rounds),
-        "FedAvg, 5 local steps": distgp.FedAvg(local_steps=5, n_iter=rounds),
-        "FedProx": distgp.FedProx(local_steps=1, n_iter=rounds),
-        "ADMM": distgp.Admm(local_steps=1, learning_rate=0.1, n_iter=rounds),
-        "ADMM, 5 local steps": distgp.Admm(local_steps=5, learning_rate=0.1, n_iter=rounds),
-        "FACT, L-BFGS": distgp.Fact(n_iter=rounds),
-        "pooled, L-BFGS": distgp.PooledBound(n_iter=rounds),
+        "FACT, Adam": Fact("adam", n_iter=rounds),
+        "FedAvg": FedAvg(local_steps=1, n_iter=rounds),
+        "FedAvg, 5 local steps": FedAvg(local_steps=5, n_iter=rounds),
+        "FedProx": FedProx(local_steps=1, n_iter=rounds),
+        "ADMM": Admm(local_steps=1, learning_rate=0.1, n_iter=rounds),
+        "ADMM, 5 local steps": Admm(local_steps=5, learning_rate=0.1, n_iter=rounds),
+        "FACT, L-BFGS": Fact(n_iter=rounds),
+        "pooled, L-BFGS": PooledBound(n_iter=rounds),
     }
 
 
@@ -74,9 +75,7 @@ def study(n: int, Ms: tuple[int, ...], rounds: int, seed: int, device: str, only
     data = draw(n, seed, device)
     errors = standard_errors(data.X, device)
     begin = time.perf_counter()
-    full = distgp.train(
-        distgp.Fact(n_iter=100), distgp.ExactExpert(), parameters(START, None, device), [data]
-    )
+    full = train(Fact(n_iter=100), ExactExpert(), parameters(START, None, device), [data])
     optimum = named(full.history[-1].hyperparameters)
     print(f"seed {seed}: Cramér–Rao standard errors {show(errors)}")
     print(
@@ -86,17 +85,14 @@ def study(n: int, Ms: tuple[int, ...], rounds: int, seed: int, device: str, only
     Z = inducing.random_subset(data.X, 128, seed)
     rows: list[Row] = []
     for M in Ms:
-        labels = distgp.RandomPartition().assign(data.X.cpu().numpy(), M, seed)
-        shards = distgp.split(data, labels)
+        shards = random_shards(data, M, seed)
         for name, algorithm in methods(rounds).items():
             if not name.startswith(only):
                 continue
             begin = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                result = distgp.train(
-                    algorithm, distgp.SparseExpert(), parameters(START, Z, device), shards
-                )
+                result = train(algorithm, SparseExpert(), parameters(START, Z, device), shards)
             path = [named(round_.hyperparameters) for round_ in result.history]
             row: Row = {"seed": seed, "n": n, "M": M, "method": name}
             row |= path[-1]

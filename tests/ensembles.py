@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+from functools import cache
+from typing import Any
+
 import numpy as np
 import torch
 from helpers import FLOAT, inputs, shard
 from torch import Tensor
 
-import distgp
-from distgp import RBF, Ensemble, ExactExpert, Matern32, Parameters, Shard, SparseExpert, split
-from distgp.aggregation import Group
-from distgp.shards import stack
+from distgp.aggregation import Ensemble
+from distgp.data import Shard, split, stack, unstack
+from distgp.engines import LocalPlacement, Placement
+from distgp.experts import (
+    ExactExpert,
+    Expert,
+    Parameters,
+    Posterior,
+    Prediction,
+    SparseExpert,
+)
+from distgp.kernels import RBF, Matern32
 
 KINDS = ["exact", "shared Z", "own Z", "exact, own θ", "sparse, own θ"]
 COMMON = KINDS[:3]
@@ -37,10 +49,11 @@ def parameters(kind: str, M: int, d: int, noise: float = 0.05) -> Parameters:
     return Parameters.of(kernel, noise * factors, own_Z)
 
 
-def expert(kind: str) -> distgp.Expert:
+def expert(kind: str) -> Expert:
     return ExactExpert() if kind.startswith("exact") else SparseExpert()
 
 
+@cache  # an ensemble is a value: tests share it
 def build(
     kind: str, M: int, n: int = 60, d: int = 2, noise: float = 0.05, seed: int = 0
 ) -> tuple[Ensemble, Shard]:
@@ -49,29 +62,63 @@ def build(
     return Ensemble.condition(expert(kind), parameters(kind, M, d, noise), shards), data
 
 
-def regrouped(ensemble: Ensemble, sizes: list[int]) -> Ensemble:
-    """The same experts in several groups."""
-    (group,) = ensemble.groups
-    shards, theta = distgp.unstack(group.rows()), group.posterior.parameters
-    kind = ExactExpert() if ensemble.exact else SparseExpert()
-    groups, first = [], 0
-    for size in sizes:
-        some = slice(first, first + size)
-        batch = stack(shards[some])
-        groups.append(Group(kind.condition(theta[some], batch), batch, first))
-        first += size
-    return Ensemble(tuple(groups))
+def posterior(ensemble: Ensemble) -> Posterior:
+    """All experts of an ensemble with a single worker, in this process."""
+    assert isinstance(ensemble.placement, LocalPlacement)
+    (batch,) = ensemble.placement.items
+    return batch
+
+
+def shards_of(ensemble: Ensemble) -> list[Shard]:
+    """The shards of an ensemble with a single worker."""
+    return unstack(posterior(ensemble).rows_held())
+
+
+def regrouped(ensemble: Ensemble, sizes: list[int], elsewhere: bool = False) -> Ensemble:
+    """The same experts on several workers."""
+    shards = iter(shards_of(ensemble))
+    batches = [stack([next(shards) for _ in range(size)]) for size in sizes]
+    workers = Elsewhere(batches) if elsewhere else LocalPlacement(tuple(batches))
+    return Ensemble.condition(ensemble.expert, ensemble.parameters, workers)
+
+
+class Elsewhere(Placement[Any]):
+    """Items as if in other processes: they, and all that goes to them and comes back, are pickled."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.pickled = [pickle.dumps(item) for item in items]
+
+    def __len__(self) -> int:
+        return len(self.pickled)
+
+    def map(self, function, *arguments, each=None):
+        call = pickle.dumps((function, arguments))
+        own = [()] * len(self) if each is None else [(one,) for one in each]
+        results = []
+        for item, last in zip(self.pickled, own, strict=True):
+            copy, sent = pickle.loads(call)
+            result = copy(pickle.loads(item), *sent, *pickle.loads(pickle.dumps(last)))
+            results.append(pickle.loads(pickle.dumps(result)))
+        return results
+
+    def on_first(self, function, *arguments):
+        return self.map(function, *arguments)[0]
+
+    def derive(self, function, *arguments, each=None):
+        made = self.map(function, *arguments, each=each)
+        return Elsewhere([item for item in made if item is not None])
+
+    def gather(self):
+        return LocalPlacement(tuple(pickle.loads(item) for item in self.pickled))
 
 
 def shuffled(ensemble: Ensemble, order: list[int]) -> Ensemble:
     """The same experts in another order."""
-    (group,) = ensemble.groups
-    shards, theta = distgp.unstack(group.rows()), group.posterior.parameters
-    kind = ExactExpert() if ensemble.exact else SparseExpert()
-    return Ensemble.condition(kind, theta[torch.tensor(order)], [shards[i] for i in order])
+    shards, theta = shards_of(ensemble), ensemble.parameters[torch.tensor(order)]
+    return Ensemble.condition(ensemble.expert, theta, [shards[i] for i in order])
 
 
-def full_gp(ensemble: Ensemble, data: Shard, X: Tensor) -> distgp.Prediction:
+def full_gp(ensemble: Ensemble, data: Shard, X: Tensor) -> Prediction:
     theta = ensemble.parameters
     return ExactExpert().condition(Parameters(theta.kernel, theta.noise), data).predict(X)
 
@@ -85,7 +132,7 @@ def objective_R(ensemble: Ensemble, data: Shard, points: Tensor, coefficients: T
 
 def combination(ensemble: Ensemble, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Points and coefficients of Σβ_i f_i."""
-    points, coefficients = ensemble.groups[0].posterior.representer()
+    points, coefficients = posterior(ensemble).representer()
     flat = points.reshape(-1, points.shape[-1])
     return flat, (weights[:, None] * coefficients).reshape(-1)
 

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,13 +46,23 @@ def inputs(n: int, d: int, seed: int = 0, dtype: torch.dtype = FLOAT) -> Tensor:
     return (torch.rand(n, d, generator=generator, dtype=FLOAT) * 2 - 1).to(dtype)
 
 
-def shard(n: int, d: int, seed: int = 0, dtype: torch.dtype = FLOAT) -> distgp.Shard:
+def shard(n: int, d: int, seed: int = 0, dtype: torch.dtype = FLOAT) -> distgp.data.Shard:
     """A smooth function of d inputs with noise 0.1."""
     X = inputs(n, d, seed)
     generator = torch.Generator().manual_seed(seed + 10_000)
     y = torch.sin(3 * X.sum(-1) / math.sqrt(d)) + 0.5 * X[:, 0]
     y = y + 0.1 * torch.randn(n, generator=generator, dtype=FLOAT)
-    return distgp.Shard.of(X.to(dtype), y.to(dtype))
+    return distgp.data.Shard.of(X.to(dtype), y.to(dtype))
+
+
+def make_data(
+    n: int, seed: int = 0, d: int = 2, noise: float = 0.1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in [−2, 2]^d and noisy values of sin(2x₀) + cos(x₁); the other columns mean nothing."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, d))
+    truth = np.sin(2 * X[:, 0]) + (np.cos(X[:, 1]) if d > 1 else 0.0)
+    return X, truth + noise * rng.normal(size=n)
 
 
 def example(cls: type[Kernel], d: int) -> Kernel:
@@ -106,7 +117,7 @@ def naive_gram(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
 
 
 def value_and_gradient(
-    objective: Callable[[distgp.Parameters], Tensor], parameters: distgp.Parameters
+    objective: Callable[[distgp.experts.Parameters], Tensor], parameters: distgp.experts.Parameters
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The summed objective and its gradient in the unconstrained parameters."""
     view = {k: v.detach().clone().requires_grad_() for k, v in parameters.unconstrained().items()}
@@ -117,7 +128,9 @@ def value_and_gradient(
 
 
 def finite_differences(
-    objective: Callable[[distgp.Parameters], Tensor], parameters: distgp.Parameters, h: float = 1e-5
+    objective: Callable[[distgp.experts.Parameters], Tensor],
+    parameters: distgp.experts.Parameters,
+    h: float = 1e-5,
 ) -> dict[str, Tensor]:
     """Central differences of the summed objective in every unconstrained number."""
     view = {k: v.detach().clone() for k, v in parameters.unconstrained().items()}

@@ -7,26 +7,28 @@ from ensembles import KINDS, build, expert
 from helpers import close, inputs, value_and_gradient
 
 import distgp
-from distgp import AGGREGATORS, AggregationError, Ensemble, unstack
+from distgp import AGGREGATORS
+from distgp.aggregation import AggregationError, Ensemble
+from distgp.data import unstack
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
-    pytest.mark.filterwarnings("ignore::distgp.WeightsWarning"),
-    pytest.mark.filterwarnings("ignore::distgp.CentralWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.aggregation.WeightsWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.aggregation.CentralWarning"),
 ]
 
 
 def on_gpu(ensemble: Ensemble, kind: str) -> Ensemble:
-    (group,) = ensemble.groups
-    shards = [shard.to("cuda") for shard in unstack(group.rows())]
-    return Ensemble.condition(expert(kind), group.posterior.parameters.to("cuda"), shards)
+    (posterior,) = ensemble.placement.gather().items
+    shards = [shard.to("cuda") for shard in unstack(posterior.rows_held())]
+    return Ensemble.condition(expert(kind), ensemble.parameters.to("cuda"), shards)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts(kind):
     ensemble, _ = build(kind, 4)
-    (group,), X = ensemble.groups, inputs(20, 2, 3)
-    shards, theta = group.rows(), group.posterior.parameters
+    (posterior,), X = ensemble.placement.gather().items, inputs(20, 2, 3)
+    shards, theta = posterior.rows_held(), ensemble.parameters
     value, gradient = value_and_gradient(lambda p: expert(kind).objective(p, shards), theta)
     value2, gradient2 = value_and_gradient(
         lambda p: expert(kind).objective(p, shards.to("cuda")), theta.to("cuda")
@@ -36,8 +38,8 @@ def test_experts(kind):
         close(gradient2[name].cpu(), gradient[name], rtol=1e-6, atol=1e-7)
     out = expert(kind).condition(theta.to("cuda"), shards.to("cuda")).predict(X.to("cuda"))
     assert out.mean.is_cuda
-    close(out.mean.cpu(), group.posterior.predict(X).mean, rtol=1e-7, atol=1e-8)
-    close(out.variance.cpu(), group.posterior.predict(X).variance, rtol=1e-7, atol=1e-8)
+    close(out.mean.cpu(), posterior.predict(X).mean, rtol=1e-7, atol=1e-8)
+    close(out.variance.cpu(), posterior.predict(X).variance, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,10 +48,11 @@ def test_aggregators(name, kind):
     ensemble, _ = build(kind, 4)
     X = inputs(20, 2, 3)
     try:
-        here = AGGREGATORS[name]().combine(ensemble).predict(X)
+        here = AGGREGATORS[name]().combine(ensemble).predict(ensemble, X)
     except AggregationError:
         pytest.skip("does not serve these experts")
-    there = AGGREGATORS[name]().combine(on_gpu(ensemble, kind)).predict(X.to("cuda"))
+    moved = on_gpu(ensemble, kind)
+    there = AGGREGATORS[name]().combine(moved).predict(moved, X.to("cuda"))
     assert there.mean.is_cuda
     close(there.mean.cpu(), here.mean, rtol=1e-5, atol=1e-6)
     close(there.variance.cpu(), here.variance, rtol=1e-5, atol=1e-6)

@@ -6,7 +6,8 @@ from helpers import FLOAT, close, inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distgp import JitterWarning, NotPositiveDefiniteError, linalg
+from distgp import linalg
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError
 
 
 def spd(n: int, seed: int = 0, ridge: float = 1.0) -> torch.Tensor:

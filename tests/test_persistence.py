@@ -2,15 +2,17 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import concrete
 from safetensors.torch import load_file, save_file
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.persistence import VERSION, checksum
+from distgp.persistence import FORMAT, NAMES, checksum
 
 X = np.random.default_rng(0).uniform(-2, 2, size=(180, 2))
 Y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=180)
@@ -35,13 +37,13 @@ def every_aggregator():
     yield from [
         (e, n, "independent") for e in ("exact", "sparse") for n in ("opt", "grbcm", "rbcm")
     ]
-    yield "exact", distgp.Opt(variance="nested"), "auto"
-    yield "exact", distgp.Opt(cross="exact"), "auto"
-    yield "sparse", distgp.TwoLevel(central=torch.as_tensor(X_NEW)), "auto"
-    yield "exact", distgp.OptPrinted(variance="weighted"), "auto"
+    yield "exact", distgp.aggregation.Opt(variance="nested"), "auto"
+    yield "exact", distgp.aggregation.Opt(cross="exact"), "auto"
+    yield "sparse", distgp.aggregation.TwoLevel(central=torch.as_tensor(X_NEW)), "auto"
+    yield "exact", distgp.aggregation.OptPrinted(variance="weighted"), "auto"
 
 
-@pytest.mark.filterwarnings("ignore::distgp.WeightsWarning")
+@pytest.mark.filterwarnings("ignore::distgp.aggregation.WeightsWarning")
 @pytest.mark.parametrize(("expert", "aggregation", "training"), list(every_aggregator()), ids=str)
 def test_predictions_are_the_same_to_the_last_bit(tmp_path, expert, aggregation, training):
     gp = fitted(expert, aggregation, training=training)
@@ -70,8 +72,8 @@ def test_everything_else_survives_too(tmp_path):
     gp = DistributedGPRegressor(
         kernel=kernel,
         partition=np.arange(180) % 2,
-        aggregation=distgp.GPoE(weights="uniform"),
-        training=distgp.Fact("adam", 0.05, 3),
+        aggregation=distgp.aggregation.GPoE(weights="uniform"),
+        training=distgp.training.Fact("adam", 0.05, 3),
     ).fit(frame, np.column_stack([Y, Y**2]))
     gp.save(tmp_path / "m.safetensors")
     again = distgp.load(tmp_path / "m.safetensors")
@@ -92,7 +94,11 @@ def test_everything_else_survives_too(tmp_path):
 def test_the_header_can_be_read_by_anyone(tmp_path):
     fitted().save(tmp_path / "m.safetensors")
     about = header_of(tmp_path / "m.safetensors")["__metadata__"]
-    assert about["format"] == "distgp-model" and about["distgp"] == distgp.__version__
+    assert (
+        about["kind"] == "distgp-model"
+        and about["format"] == "1"
+        and about["distgp"] == distgp.__version__
+    )
     assert "Matern52" in about["kernel"] and json.loads(about["parameters"])["n_experts"] == "3"
 
 
@@ -111,7 +117,7 @@ def test_a_sparse_model_holds_no_training_data(tmp_path):
             again.predict(X_NEW, aggregation=name), gp.predict(X_NEW, aggregation=name)
         )
     with pytest.raises(ValueError, match=r"no longer hold; poe, gpoe, .*pooled do without"):
-        again.predict(X_NEW, aggregation=distgp.TwoLevel(n_central=20))
+        again.predict(X_NEW, aggregation=distgp.aggregation.TwoLevel(n_central=20))
 
 
 def test_a_loaded_model_can_go_on(tmp_path):
@@ -130,14 +136,16 @@ def test_files_that_are_not_models(tmp_path):
         distgp.load(path)
     path.write_bytes(b"")
     with pytest.raises(
-        distgp.ModelFileError, match="not a model file of distgp, or it is truncated"
+        distgp.persistence.ModelFileError, match="not a model file of distgp, or it is truncated"
     ):
         distgp.load(path)
     path.write_bytes(b"name,value\n1,2\n" * 100)
-    with pytest.raises(distgp.ModelFileError, match="not a model file of distgp"):
+    with pytest.raises(distgp.persistence.ModelFileError, match="not a model file of distgp"):
         distgp.load(path)
     save_file({"weights": torch.zeros(3)}, path)
-    with pytest.raises(distgp.ModelFileError, match="not a model that distgp has saved"):
+    with pytest.raises(
+        distgp.persistence.ModelFileError, match="not a model that distgp has saved"
+    ):
         distgp.load(path)
 
 
@@ -147,7 +155,7 @@ def test_a_truncated_file(tmp_path, keep):
     fitted().save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(distgp.ModelFileError, match="truncated or damaged"):
+    with pytest.raises(distgp.persistence.ModelFileError, match="truncated or damaged"):
         distgp.load(path)
 
 
@@ -165,7 +173,7 @@ def test_a_changed_byte(tmp_path, where):
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(distgp.ModelFileError, match="damaged"):
+    with pytest.raises(distgp.persistence.ModelFileError, match="damaged"):
         distgp.load(path)
 
 
@@ -173,7 +181,7 @@ def test_parameters_of_other_libraries_are_kept_as_plain_ones(tmp_path):
     import pandas as pd
 
     gp = DistributedGPRegressor(
-        expert=distgp.SparseExpert(),
+        expert=distgp.experts.SparseExpert(),
         partition=pd.Series(pd.Categorical(np.where(X[:, 0] > 0, "right", "left"))),
         n_inducing=pd.DataFrame(X_NEW),
         device=torch.device("cpu"),
@@ -194,18 +202,18 @@ def test_a_newer_or_strange_file(tmp_path):
     path = tmp_path / "m.safetensors"
     fitted().save(path)
     tree = header_of(path)["__metadata__"]["tree"]
-    rewritten(path, version=str(VERSION + 1), distgp="9.0")
-    with pytest.raises(distgp.ModelFileError, match=r"written by distgp 9\.0.*install a newer"):
+    rewritten(path, format=str(FORMAT + 1), distgp="9.0")
+    with pytest.raises(
+        distgp.persistence.ModelFileError, match=r"written by distgp 9\.0.*install a newer"
+    ):
         distgp.load(path)
-    for other in ("os.system", "aggregation.pooled.Aggregator", "cli.app"):
-        rewritten(
-            path, version=str(VERSION), tree=tree.replace("aggregation.twolevel.TwoLevel", other)
-        )
-        with pytest.raises(distgp.ModelFileError, match="not its content"):
+    for other in ("os.system", "aggregation", "cli.app"):
+        rewritten(path, format=str(FORMAT), tree=tree.replace("aggregation/two-level", other))
+        with pytest.raises(distgp.persistence.ModelFileError, match="not its content"):
             distgp.load(path)
     for other in (tree[:-20], "[" * 100_000):
         rewritten(path, tree=other)
-        with pytest.raises(distgp.ModelFileError, match="not its content"):
+        with pytest.raises(distgp.persistence.ModelFileError, match="not its content"):
             distgp.load(path)
 
 
@@ -228,9 +236,41 @@ def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_parts_of_ones_own_are_refused(tmp_path):
-    class Mine(distgp.RandomPartition):
+    class Mine(distgp.data.RandomPartition):
         pass
 
     with pytest.raises(TypeError, match=r"Mine \(at .*partition\) is none of them: use joblib"):
         fitted(partition=Mine()).save(tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_files_name_classes_by_registered_names_never_by_module_paths(tmp_path):
+    path = tmp_path / "m.safetensors"
+    fitted("sparse").save(path)
+    about = header_of(path)["__metadata__"]
+    assert "distgp." not in about["tree"] and '"class": "model"' in about["tree"]
+    assert len(set(NAMES.values())) == len(NAMES)
+    for base in (
+        distgp.Kernel,
+        distgp.data.Partition,
+        distgp.training.Algorithm,
+        distgp.training.Prior,
+        distgp.experts.Expert,
+        distgp.experts.Posterior,
+        distgp.aggregation.Aggregator,
+        distgp.aggregation.Combined,
+    ):
+        assert set(concrete(base)) <= set(NAMES.values()), base
+
+
+KEPT = Path(__file__).parent / "files"
+
+
+@pytest.mark.parametrize("name", ["exact-two-level", "sparse-pooled", "sparse-grid"])
+def test_files_of_format_1_are_read_for_ever(name):
+    """Files written by version 0.2.0, with the predictions that it made (tests/files/write.py)."""
+    kept = np.load(KEPT / f"{name}.npz")
+    gp = distgp.load(KEPT / f"{name}.safetensors")
+    mean, std = gp.predict(kept["X"], return_std=True)
+    np.testing.assert_allclose(mean, kept["mean"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(std, kept["std"], rtol=1e-9)

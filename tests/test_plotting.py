@@ -4,11 +4,13 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import numpy as np
+import pandas as pd
 import pytest
+from helpers import make_data
 from matplotlib import pyplot as plt
 
-from distgp import DistributedGPRegressor, plotting
-from distgp.comparison import Result, compare, reference
+from distgp import DistributedGPRegressor, SparseGridGP, plotting
+from distgp.compare import Result, compare, reference
 
 
 @pytest.fixture(autouse=True)
@@ -19,19 +21,14 @@ def _closed():
 
 @pytest.fixture(scope="module")
 def line():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, size=(120, 1))
-    y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=120)
+    X, y = make_data(120, d=1)
     return DistributedGPRegressor(n_experts=2, n_iter=15).fit(X, y), X, y
 
 
 @pytest.fixture(scope="module")
 def plane():
-    import pandas as pd
-
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame(rng.uniform(-2, 2, size=(150, 2)), columns=["east", "north"])
-    y = np.sin(3 * X["east"]) + 0.1 * rng.normal(size=150)
+    X, y = make_data(150)
+    X = pd.DataFrame(X, columns=["east", "north"])
     return DistributedGPRegressor(n_iter=15).fit(X, y), X, y
 
 
@@ -55,8 +52,6 @@ def test_slices_and_partial_dependence(plane):
     assert [ax.get_xlabel() for ax in axes] == ["east", "north"]
     x, drawn = axes[0].lines[0].get_data()
     points = np.column_stack([x, np.full(len(x), np.median(X["north"]))])
-    import pandas as pd
-
     np.testing.assert_allclose(drawn, model.predict(pd.DataFrame(points, columns=X.columns)))
     (ax,) = plotting.plot_partial_dependence(model, X, features=[0], sample=20)
     assert np.ptp(ax.lines[0].get_ydata()) > 1.5  # the function's own range in east is 2
@@ -64,6 +59,34 @@ def test_slices_and_partial_dependence(plane):
         plotting.plot_prediction(model, X)
     with pytest.raises(ValueError, match="expected 2 Axes, got 1"):
         plotting.plot_slices(model, X, axes=[ax])
+
+
+def test_partial_dependence_is_the_mean_over_the_sample(plane):
+    model, X, _ = plane
+    (ax,) = plotting.plot_partial_dependence(model, X, features=[1], sample=len(X))
+    x, drawn = ax.lines[0].get_data()
+    assert len(x) == 40 and ax.get_xlabel() == "north"
+    np.testing.assert_allclose(x[[0, -1]], np.quantile(X["north"], [0.01, 0.99]))
+    moved = [model.predict(X.assign(north=value)) for value in x]
+    np.testing.assert_allclose(drawn, np.mean(moved, axis=1), rtol=1e-9)
+    band = ax.collections[0].get_paths()[0].get_extents()
+    low, high = np.quantile(moved, [0.05, 0.95], axis=1)
+    np.testing.assert_allclose([band.y0, band.y1], [low.min(), high.max()], rtol=1e-9)
+
+
+def test_every_estimator_is_drawn():
+    X, y = make_data(200)
+    model = SparseGridGP(level=3, n_iter=5).fit(X, y)
+    assert len(plotting.plot_partial_dependence(model, X, sample=10)) == 2
+    assert len(plotting.plot_slices(model, X)) == 2
+    assert plotting.plot_calibration(model, X, y).get_xlabel() == "nominal coverage"
+
+
+def test_partial_dependence_of_several_targets_is_refused():
+    X, y = make_data(40)
+    model = DistributedGPRegressor(training=None).fit(X, np.column_stack([y, y]))
+    with pytest.raises(ValueError, match="one target, this one has 2: fit one model per target"):
+        plotting.plot_partial_dependence(model, X, sample=5)
 
 
 def test_training_traces(line):

@@ -1,37 +1,30 @@
-"""Gaussian process regression for data too large for one GP."""
+"""Gaussian process regression for data too large for one GP.
 
+The estimators, `load`, the kernels and the registries of names are here; everything else is in the
+namespaces `data`, `kernels`, `experts`, `training`, `aggregation`, `engines`, `sparsegrid`, `metrics`,
+`compare` and `plotting`.
+"""
+
+import importlib
+from typing import Any
+
+from distgp import (
+    aggregation,
+    data,
+    engines,
+    experts,
+    kernels,
+    linalg,
+    metrics,
+    sparsegrid,
+    training,
+)
 from distgp._version import __version__
-from distgp.aggregation import (
-    AGGREGATORS,
-    BCM,
-    GRBCM,
-    NPAE,
-    RBCM,
-    AggregationError,
-    Aggregator,
-    CentralWarning,
-    Combined,
-    Ensemble,
-    GPoE,
-    Opt,
-    OptLocal,
-    OptPrinted,
-    PoE,
-    Pooled,
-    TwoLevel,
-    WeightsWarning,
-)
-from distgp.experts import (
-    EXPERTS,
-    ExactExpert,
-    ExactPosterior,
-    Expert,
-    Parameters,
-    Posterior,
-    Prediction,
-    SparseExpert,
-    SparsePosterior,
-)
+from distgp.aggregation import AGGREGATORS
+from distgp.data import PARTITIONS
+from distgp.estimator import load
+from distgp.experts import EXPERTS
+from distgp.grid_regressor import SparseGridGP
 from distgp.kernels import (
     KERNELS,
     RBF,
@@ -41,7 +34,6 @@ from distgp.kernels import (
     Matern12,
     Matern32,
     Matern52,
-    ParameterError,
     Periodic,
     Product,
     RationalQuadratic,
@@ -49,112 +41,46 @@ from distgp.kernels import (
     Sum,
     separable,
 )
-from distgp.linalg import JitterWarning, NotPositiveDefiniteError
-from distgp.loading import load
-from distgp.partition import (
-    PARTITIONS,
-    ColumnPartition,
-    ContiguousPartition,
-    KMeansPartition,
-    Partition,
-    RandomPartition,
-    central_set,
-    split,
-    with_communication,
-)
-from distgp.persistence import ModelFileError
 from distgp.regressor import DistributedGPRegressor
-from distgp.shards import Shard, stack, unstack
-from distgp.sparsegrid import SparseGridGP
-from distgp.training import (
-    ALGORITHMS,
-    Admm,
-    Algorithm,
-    Fact,
-    FedAvg,
-    FedProx,
-    Gamma,
-    Independent,
-    LogNormal,
-    PooledBound,
-    TrainingResult,
-    TrainingWarning,
-    train,
-)
+from distgp.training import ALGORITHMS
 
 __all__ = [
     "AGGREGATORS",
     "ALGORITHMS",
-    "BCM",
     "EXPERTS",
-    "GRBCM",
     "KERNELS",
-    "NPAE",
     "PARTITIONS",
-    "RBCM",
     "RBF",
-    "Admm",
-    "AggregationError",
-    "Aggregator",
-    "Algorithm",
-    "CentralWarning",
-    "ColumnPartition",
-    "Combined",
     "Constant",
-    "ContiguousPartition",
     "DistributedGPRegressor",
-    "Ensemble",
-    "ExactExpert",
-    "ExactPosterior",
-    "Expert",
-    "Fact",
-    "FedAvg",
-    "FedProx",
-    "GPoE",
-    "Gamma",
-    "Independent",
-    "JitterWarning",
-    "KMeansPartition",
     "Kernel",
     "Linear",
-    "LogNormal",
     "Matern12",
     "Matern32",
     "Matern52",
-    "ModelFileError",
-    "NotPositiveDefiniteError",
-    "Opt",
-    "OptLocal",
-    "OptPrinted",
-    "ParameterError",
-    "Parameters",
-    "Partition",
     "Periodic",
-    "PoE",
-    "Pooled",
-    "PooledBound",
-    "Posterior",
-    "Prediction",
     "Product",
-    "RandomPartition",
     "RationalQuadratic",
     "Scale",
-    "Shard",
-    "SparseExpert",
     "SparseGridGP",
-    "SparsePosterior",
     "Sum",
-    "TrainingResult",
-    "TrainingWarning",
-    "TwoLevel",
-    "WeightsWarning",
     "__version__",
-    "central_set",
+    "aggregation",
+    "data",
+    "engines",
+    "experts",
+    "kernels",
+    "linalg",
     "load",
+    "metrics",
     "separable",
-    "split",
-    "stack",
-    "train",
-    "unstack",
-    "with_communication",
+    "sparsegrid",
+    "training",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `compare` and `plotting` on demand: Matplotlib takes a second to load."""
+    if name in ("compare", "plotting"):
+        return importlib.import_module(f"distgp.{name}")
+    raise AttributeError(f"module 'distgp' has no attribute {name!r}")

@@ -1,26 +1,43 @@
-"""What all estimators have in common: checked inputs, targets in columns, and files."""
+"""What the estimators have in common: checked parameters and inputs, targets in columns, and files."""
 
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from distgp import metrics, persistence
-from distgp.engines import Engine
+from distgp.engines import Engine, LocalEngine
+from distgp.experts import Parameters
+from distgp.kernels import KERNELS, Kernel, Stationary
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+REACH = 1e3
+"""How far training may take the parameters of a named kernel from where they start."""
+ESTIMATORS: dict[str, type[GPEstimator]] = {}
+"""Every estimator by the name that files know it by."""
+Named = TypeVar("Named")
+Check: TypeAlias = Callable[[str, Any], None]
+"""Raises a ValueError with what was expected where a parameter of this name has another value."""
 
 
 class GPEstimator(RegressorMixin, BaseEstimator, ABC):
-    """A scikit-learn regressor with a model for each target column, in `models_`."""
+    """A scikit-learn regressor with one model per target column, in `models_`."""
 
+    checks: ClassVar[Mapping[str, Check]]
+    """What each parameter may be. `fit` checks all of them before any work is done."""
     n_features_in_: int
     feature_names_in_: np.ndarray
     models_: list[Any]
@@ -30,10 +47,25 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     _one_target: bool
     _seed: int
 
-    def nlpd(self, X: Any, y: Any, **options: Any) -> float:
-        """The mean negative log predictive density of the targets y: lower is better.
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ESTIMATORS[cls.__name__] = cls
 
-        Options are those of `predict`.
+    def nlpd(self, X: Any, y: Any, **options: Any) -> float:
+        """The mean negative log predictive density of observed targets. Lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        **options
+            Options of `predict`.
+
+        Returns
+        -------
+        float
         """
         predict: Any = self.predict  # pyright: ignore[reportAttributeAccessIssue]
         mean, std = predict(X, return_std=True, **options)
@@ -45,8 +77,13 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     def save(self, path: Path | str) -> None:
         """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
 
-        A file of exact experts holds the training rows; one of sparse experts does not, and then only
-        aggregators that do without can be asked for after loading.
+        A file of exact experts holds the training rows. One of sparse experts does not, and after
+        loading only aggregators that do without rows can be asked for.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to write.
         """
         check_is_fitted(self)
         parameters: dict[str, Any] = self.get_params(deep=False)
@@ -93,7 +130,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
 
     @property
     def training_(self) -> Any:
-        """How training went."""
+        """The `TrainingResult`: how training went."""
         return self._of_each(lambda model: model.training)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -107,6 +144,11 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     @abstractmethod
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that cannot be meant, before any work is done."""
+        for name, check in self.checks.items():
+            check(name, getattr(self, name))
 
     @contextmanager
     def _unchanged_on_failure(self) -> Iterator[None]:
@@ -154,6 +196,229 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     def _names(self) -> list[str] | None:
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else [str(name) for name in names]
+
+
+def load(path: Path | str, device: str | None = None) -> Any:
+    """Read an estimator that `save` wrote, ready to predict.
+
+    Parameters
+    ----------
+    path : path-like
+        The model file.
+    device : str, optional
+        Where to put its tensors; by default where they were when it was saved, if that exists here.
+
+    Returns
+    -------
+    DistributedGPRegressor or SparseGridGP
+    """
+    if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
+    state = persistence.load(path, device)
+    kind = state["estimator"]
+    if kind not in ESTIMATORS:
+        raise persistence.ModelFileError(f"{path} holds a {kind}, which this distgp does not know")
+    parameters = dict(state["parameters"])
+    if device is not None:
+        parameters["device"] = device
+    elif parameters["device"] != "cpu" and not torch.cuda.is_available():
+        parameters["device"] = "cpu"
+    made = ESTIMATORS[kind](**parameters)
+    made.models_ = state["models"]
+    made._seed, made._one_target = state["seed"], state["one_target"]
+    made.n_features_in_ = state["n_features"]
+    if state["feature_names"] is not None:
+        made.feature_names_in_ = np.array(state["feature_names"], dtype=object)
+    if state["table"] is not None:
+        made.table_ = state["table"]
+    return made
+
+
+# What parameters may be. Each function returns a check for a declaration such as
+# `checks = {"n_iter": a_count(None), "noise": a_positive_number()}`.
+
+
+def a_count(*others: str | None) -> Check:
+    """A positive integer, or one of the other values."""
+
+    def check(name: str, value: Any) -> None:
+        if value is None or isinstance(value, str):
+            fine = value in others
+        else:
+            fine = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+        if not fine:
+            expected = " or ".join(["a positive integer", *(repr(other) for other in others)])
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+    return check
+
+
+def a_positive_number(what: str = "a positive, finite number", *others: None) -> Check:
+    """A positive and finite number, or None where that is allowed."""
+
+    def check(name: str, value: Any) -> None:
+        if value is None and None in others:
+            return
+        if (
+            not isinstance(value, Real)
+            or isinstance(value, bool)
+            or not 0 < float(value) < math.inf
+        ):
+            either = ", or None" if others else ""
+            raise ValueError(f"{name} must be {what}{either}, got {value!r}")
+
+    return check
+
+
+def a_name(registry: Mapping[str, Any], base: type, *others: str | None) -> Check:
+    """A name in a registry, an object of its kind, or one of the other values."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, base) or (value is None and None in others):
+            return
+        if not (isinstance(value, str) and (value in registry or value in others)):
+            named = ", ".join(repr(choice) for choice in (*registry, *others))
+            article = "an" if base.__name__[0] in "AEIOU" else "a"
+            raise ValueError(
+                f"{name} must be one of {named} or {article} {base.__name__} object, got {value!r}"
+            )
+
+    return check
+
+
+def one_of(*choices: Any) -> Check:
+    """One of a few values."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, str | bool | np.bool_) or value not in choices:
+            named = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(f"{name} must be one of {named}, got {value!r}")
+
+    return check
+
+
+def an_engine(name: str, value: Any) -> None:
+    """Refuse what is no engine."""
+    if not isinstance(value, Engine) and value not in ("local", "ray"):
+        raise ValueError(f"{name} must be 'local', 'ray' or an Engine object, got {value!r}")
+
+
+def opened(engine: str | Engine) -> Engine:
+    """The engine, started if it was given by name."""
+    if isinstance(engine, Engine):
+        return engine
+    if engine == "ray":
+        from distgp.engines.ray import shared_engine
+
+        return shared_engine()
+    return LocalEngine()
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter leaves the choice to us."""
+    return isinstance(value, str) and value == "auto"
+
+
+def by_name(kind: str, value: Any, registry: Mapping[str, type[Named]], base: type[Named]) -> Named:
+    """An object as it is, or the one that a name in a registry stands for, with its defaults."""
+    if isinstance(value, base):
+        return value
+    a_name(registry, base)(kind, value)
+    return registry[value]()
+
+
+def seed_of(random_state: Any) -> int:
+    """One seed from what scikit-learn accepts as a random state."""
+    if isinstance(random_state, int | np.integer) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def tensor_like(device: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor of this dtype on this device, if the device exists."""
+    try:
+        return torch.zeros((), dtype=dtype, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"device {device!r} is not to be had here: {error}") from error
+
+
+def starting_parameters(
+    kernel: Any,
+    noise: float,
+    d: int,
+    like: Tensor,
+    build: Callable[[type[Stationary], list[float]], Kernel] = lambda kind, lengths: kind(lengths),
+) -> Parameters:
+    """Where training starts.
+
+    Parameters
+    ----------
+    kernel : str or Kernel
+        A kernel, or the name of one, which gets a signal variance and one lengthscale per column.
+    noise : float
+        The noise variance.
+    d : int
+        The number of columns.
+    like : Tensor
+        A tensor of the dtype and on the device of the data.
+    build : callable, optional
+        Makes a named kernel from its class and its lengthscales.
+
+    Returns
+    -------
+    theta : Parameters
+        Kernel and noise variance.
+    """
+    if isinstance(kernel, str):
+        a_name(KERNELS, Kernel)("kernel", kernel)
+        # Points of standardised data are √d apart, so that is a lengthscale to start from.
+        kernel = 1.0 * build(KERNELS[kernel], [math.sqrt(d)] * d)
+    start = Parameters.of(kernel, float(noise)).to(like.device, like.dtype)
+    start.kernel(like.new_zeros(1, d))  # refuses a kernel of another width
+    return start
+
+
+def default_bounds(kernel: Any, start: Parameters) -> dict[str, tuple[float, float]]:
+    """A named kernel's parameters stay within a factor of 1,000 of where they start.
+
+    On smooth functions variance and lengthscales can grow together for ever, for next to nothing.
+    """
+    if isinstance(kernel, Kernel):
+        return {}
+    return {
+        f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
+        for name, value in start.kernel.parameters().items()
+    }
+
+
+def check_varies(targets: np.ndarray) -> None:
+    """Refuse a target (a column of targets) that does not vary."""
+    constant = np.flatnonzero(np.ptp(targets, axis=0) == 0)
+    if len(constant):
+        which = "y" if targets.shape[1] == 1 else f"target column {constant[0]}"
+        raise ValueError(
+            f"{which} is constant ({targets[0, constant[0]]:g} in all {len(targets)} rows), so there is "
+            "nothing to learn: check the target, or give normalize=False and training=None"
+        )
+
+
+def labels_of(values: Any) -> np.ndarray:
+    """Any labels as numbers 0 … M − 1."""
+    labels = np.asarray(values)
+    try:
+        return np.unique(labels, return_inverse=True)[1]
+    except TypeError as error:
+        raise ValueError(
+            f"the labels in partition cannot be told apart, some may be missing: {error}"
+        ) from error
+
+
+def names_given(name: str, value: Any) -> None:
+    """Refuse what is not a sequence of parameter names."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(
+            f"{name} must be a sequence of parameter names such as ['noise'], got {value!r}"
+        )
 
 
 def _number(value: Any) -> float | np.ndarray:

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path | str) -> Iterator[Path]:
-    """A path beside the wanted one to write to; it is renamed when all went well, else removed."""
+    """Write a file through a temporary one beside it, which takes its place at the end.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to write. Its folder must exist.
+
+    Yields
+    ------
+    Path
+        The temporary path to write to. It is renamed to `path` when the block ends without an
+        exception, and removed otherwise, so that readers never see half a file.
+    """
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
@@ -21,7 +33,7 @@ def whole(path: Path | str) -> Iterator[Path]:
         yield Path(name)
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp's files are private, ours are ordinary
+        os.chmod(name, 0o666 & ~mask)  # mkstemp makes private files; ours are ordinary ones
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)

@@ -1,19 +1,17 @@
 """Models in files: one safetensors file, its header a JSON description. Never pickle.
 
-A model is a tree of our own frozen dataclasses with tensors at its leaves. The tree goes into the header,
-the tensors into the file, each in the memory order that it had, so that a loaded model computes the
-same numbers to the last bit. Only classes of this package are ever built from a file.
+A model is a tree of our own frozen dataclasses with tensors at its leaves. The tree goes into the
+header, the tensors into the file, each in the memory order that it had, so that a loaded model
+computes the same numbers to the last bit. Classes are written by the names in `NAMES`, never by module
+paths, and no other class is ever built from a file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
-import pkgutil
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +21,91 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from distgp import kernels, sparsegrid
 from distgp._version import __version__
-from distgp.aggregation import Group
-from distgp.experts import SparsePosterior
-from distgp.files import whole
-
-FORMAT = "distgp-model"
-VERSION = 1
-PACKAGES = (
-    "aggregation",
-    "experts",
-    "kernels",
-    "partition",
-    "shards",
-    "scaling",
-    "model",
-    "training",
-    "columns",
-    "engines.local",
-    "sparsegrid",
+from distgp.aggregation import AGGREGATORS, Ensemble, variance
+from distgp.aggregation.gram import Basis
+from distgp.aggregation.marginals import AugmentedCombined, AugmentedExperts, MarginalCombined
+from distgp.aggregation.nested import NestedCombined
+from distgp.aggregation.opt_local import LocalCombined
+from distgp.aggregation.pooled import PooledCombined
+from distgp.aggregation.variance import WeightedCombined
+from distgp.data import PARTITIONS, Scaling, Shard, encoding
+from distgp.engines import LocalPlacement
+from distgp.experts import (
+    EXPERTS,
+    ExactPosterior,
+    Parameters,
+    Posterior,
+    SparsePosterior,
+    SparseSums,
 )
-"""Where the classes live that a file may name."""
+from distgp.experts.sparse import SparseFactors
+from distgp.files import whole
+from distgp.model import Model
+from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
+
+KIND = "distgp-model"
+FORMAT = 1
+"""The number of the file format. Files with a lower number are read; those with a higher refused."""
+
+NAMES: dict[str, type] = {
+    "model": Model,
+    "scaling": Scaling,
+    "shard": Shard,
+    "placement": LocalPlacement,
+    "table": encoding.Columns,
+    "table/column": encoding.Column,
+    "ensemble": Ensemble,
+    "parameters": Parameters,
+    "posterior/exact": ExactPosterior,
+    "posterior/sparse": SparsePosterior,
+    "posterior/sparse/sums": SparseSums,
+    "posterior/sparse/factors": SparseFactors,
+    "training": TrainingResult,
+    "training/round": Round,
+    "prior/lognormal": LogNormal,
+    "prior/gamma": Gamma,
+    "kernel/linear": kernels.Linear,
+    "kernel/constant": kernels.Constant,
+    "kernel/periodic": kernels.Periodic,
+    "kernel/sum": kernels.Sum,
+    "kernel/product": kernels.Product,
+    "kernel/scale": kernels.Scale,
+    "combined/marginals": MarginalCombined,
+    "combined/grbcm": AugmentedCombined,
+    "combined/grbcm/experts": AugmentedExperts,
+    "combined/npae": NestedCombined,
+    "combined/weighted": WeightedCombined,
+    "combined/opt-local": LocalCombined,
+    "combined/pooled": PooledCombined,
+    "variance/weighted": variance.Weighted,
+    "variance/printed": variance.Printed,
+    "variance/mixture": variance.Mixture,
+    "variance/nested": variance.Nested,
+    "variance/central": variance.Central,
+    "variance/own-exact": variance.OwnExact,
+    "variance/own-shared": variance.OwnShared,
+    "variance/own-nystrom": variance.OwnNystrom,
+    "basis": Basis,
+    "grid/model": sparsegrid.SparseGridModel,
+    "grid/box": sparsegrid.Box,
+    "grid/points": sparsegrid.SparseGrid,
+    "grid/basis/tensor": sparsegrid.TensorBasis,
+    "grid/basis/points": sparsegrid.PointBasis,
+    "grid/equations": sparsegrid.NormalEquations,
+    "grid/posterior": sparsegrid.GridPosterior,
+    **{f"kernel/{name}": kind for name, kind in kernels.KERNELS.items()},
+    **{f"expert/{name}": kind for name, kind in EXPERTS.items()},
+    **{f"partition/{name}": kind for name, kind in PARTITIONS.items()},
+    **{f"algorithm/{name}": kind for name, kind in ALGORITHMS.items()},
+    **{f"aggregation/{name}": kind for name, kind in AGGREGATORS.items()},
+}
+"""Every class that a file may hold, by the name that files know it by.
+
+The names never change: a class may be renamed or moved, its name here may not.
+"""
+NAME_OF = {kind: name for name, kind in NAMES.items()}
 
 
 class ModelFileError(ValueError):
@@ -53,7 +115,7 @@ class ModelFileError(ValueError):
 def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
     """Write a tree; `about` are readable entries of the header."""
     encoder = _Encoder()
-    header = {"format": FORMAT, "version": str(VERSION), "distgp": __version__} | about
+    header = {"kind": KIND, "format": str(FORMAT), "distgp": __version__} | about
     header["tree"] = json.dumps(encoder.encode(tree, "model"), allow_nan=False)
     header["checksum"] = checksum(header["tree"], encoder.tensors)
     with whole(path) as part:
@@ -99,39 +161,14 @@ def checksum(tree: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _check(path: Path, header: dict[str, str]) -> None:
-    if header.get("format") != FORMAT:
+    if header.get("kind") != KIND:
         raise ModelFileError(f"{path} is a safetensors file, but not a model that distgp has saved")
-    version = header.get("version", "")
-    if not (version.isascii() and version.isdigit()) or int(version) > VERSION:
+    number = header.get("format", "")
+    if not (number.isascii() and number.isdigit()) or int(number) > FORMAT:
         raise ModelFileError(
-            f"{path} was written by distgp {header.get('distgp')} in format {version}, this is distgp "
-            f"{__version__} which reads up to {VERSION}: install a newer distgp"
+            f"{path} was written by distgp {header.get('distgp')} in format {number}, this is distgp "
+            f"{__version__} which reads up to {FORMAT}: install a newer distgp"
         )
-
-
-@cache
-def _classes() -> dict[str, type]:
-    """Our dataclasses by name, such as `aggregation.pooled.PooledCombined`."""
-    found: dict[str, type] = {}
-    for name in PACKAGES:
-        package = importlib.import_module(f"distgp.{name}")
-        inner = pkgutil.iter_modules(getattr(package, "__path__", []))
-        for module in (
-            package,
-            *(importlib.import_module(f"distgp.{name}.{m.name}") for m in inner),
-        ):
-            found |= {_name_of(v): v for v in vars(module).values() if _is_ours(v, module.__name__)}
-    return found
-
-
-def _is_ours(value: Any, module: str) -> bool:
-    return (
-        isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module
-    )
-
-
-def _name_of(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("distgp.")
 
 
 class _Encoder:
@@ -176,18 +213,19 @@ class _Encoder:
         return {"tensor": path, "turned": turned, "device": value.device.type}
 
     def _object(self, value: Any, path: str) -> Any:
-        name = _name_of(type(value))
-        if name not in _classes():
+        name = NAME_OF.get(type(value))
+        if name is None:
             raise TypeError(
                 f"a model file holds distgp's own objects only, and {type(value).__name__} (at {path}) is "
                 "none of them: use joblib for a model with parts of your own"
             )
-        if isinstance(value, Group) and isinstance(value.posterior, SparsePosterior):
-            value = dataclasses.replace(value, shards=None)  # sparse models hold no training data
+        if isinstance(value, Posterior):
+            value = value.without_rows()  # files of sparse experts hold no training data
+        specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
         fields = {
             spec.name: self.encode(getattr(value, spec.name), f"{path}.{spec.name}")
-            for spec in dataclasses.fields(value)
-            if spec.init and spec.metadata.get("saved", True)
+            for spec in specs
+            if spec.init
         }
         return {"class": name, "path": path, "fields": fields}
 
@@ -211,7 +249,7 @@ class _Decoder:
             return self._leaf(node)
         if "class" in node:
             fields = {name: self.decode(child) for name, child in node["fields"].items()}
-            made = _classes()[node["class"]](**fields)
+            made = NAMES[node["class"]](**fields)
             self._seen[node["path"]] = made
             return made
         return self._plain(node)

@@ -1,8 +1,10 @@
-"""Pictures of models: each function draws on the Axes it is given, or makes one, and returns it."""
+"""Pictures of models: each function draws on the Axes that it is given, or on new ones, and returns it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -11,27 +13,60 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sklearn.inspection import partial_dependence
 
-from distgp.comparison import Result
+from distgp.compare import Result
+from distgp.estimator import GPEstimator
 from distgp.files import whole
-from distgp.regressor import DistributedGPRegressor, predict_unnamed
 from distgp.training import TrainingResult
 
 BAND = 0.9
 """The probability that a band shows."""
 LEAST_BAR = 1e-3
 """On a logarithmic axis the shortest bar stands for anything below this share of the longest."""
+MOST_POINTS = 5_000
+"""Observations that are drawn: more would hide each other, and the picture would take megabytes."""
+LABELS = {
+    "rmse": "RMSE",
+    "nlpd": "NLPD",
+    "seconds": "seconds",
+    "coverage": "coverage of 90 % intervals",
+    "w2": "2-Wasserstein distance to the full GP",
+}
 
 
 def plot_prediction(
-    model: DistributedGPRegressor,
+    model: GPEstimator,
     X: Any = None,
     y: Any = None,
     grid: Any = None,
     latent: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """Mean and 90 % band of a model with one input, with the observations where they are given."""
+    """Draw the mean and the 90 % band of a model with one input.
+
+    Parameters
+    ----------
+    model : GPEstimator
+        A fitted model.
+    X, y : array-like, optional
+        Observations to draw as points.
+    grid : array-like, optional
+        Where to predict; by default over the range of X and a little beyond.
+    latent : bool, default=False
+        Whether the band is that of the function, without noise.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        If the model has more than one input, or neither X nor a grid is given.
+    """
     if model.n_features_in_ != 1:
         raise ValueError(
             f"plot_prediction draws models with one input, this one has {model.n_features_in_}: use "
@@ -47,58 +82,107 @@ def plot_prediction(
     grid = np.ravel(np.asarray(grid, dtype=np.float64))
     if X is not None and y is not None:
         _points(ax, np.ravel(np.asarray(X)), np.asarray(y))
-    mean, std = predict_unnamed(model, grid[:, None], return_std=True, latent=latent)
-    _band(ax, grid, mean, std, "f" if latent else "y")
+    _band(ax, model, grid, grid[:, None], latent)
     ax.set(xlabel=_feature(model, 0))
     ax.legend()
     return ax
 
 
 def plot_slices(
-    model: DistributedGPRegressor,
+    model: GPEstimator,
     X: Any,
     features: Sequence[int] | None = None,
     at: Any = None,
     latent: bool = False,
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
-    """Mean and band along one input at a time, the others held at `at` (their medians)."""
+    """Draw the mean and the 90 % band along one input at a time, with the other inputs held still.
+
+    Parameters
+    ----------
+    model : GPEstimator
+        A fitted model.
+    X : array-like
+        Rows that give each input's range.
+    features : sequence of int, optional
+        The inputs to draw; by default all.
+    at : array-like, optional
+        The values of the inputs that are held still; by default their medians in X.
+    latent : bool, default=False
+        Whether the band is that of the function, without noise.
+    axes : sequence of Axes, optional
+        Where to draw, one per input.
+
+    Returns
+    -------
+    list of Axes
+    """
     X = np.asarray(X, dtype=np.float64)
-    which = list(range(X.shape[1])) if features is None else list(features)
-    fixed = np.median(X, axis=0) if at is None else np.asarray(at, dtype=np.float64)
-    axes = _row_of_axes(len(which), axes)
-    for ax, feature in zip(axes, which, strict=True):
-        grid = _range(X[:, feature])
-        points = np.tile(fixed, (len(grid), 1))
+    chosen = list(range(X.shape[1])) if features is None else list(features)
+    still = np.median(X, axis=0) if at is None else np.asarray(at, dtype=np.float64)
+    axes = _row_of_axes(len(chosen), axes)
+    for ax, feature in zip(axes, chosen, strict=True):
+        grid = _range(X[:, feature], 200)
+        points = np.tile(still, (len(grid), 1))
         points[:, feature] = grid
-        mean, std = predict_unnamed(model, points, return_std=True, latent=latent)
-        _band(ax, grid, mean, std, "f" if latent else "y")
+        _band(ax, model, grid, points, latent)
         ax.set(xlabel=_feature(model, feature))
     axes[0].set_ylabel("prediction, others at their medians" if at is None else "prediction")
     return axes
 
 
 def plot_partial_dependence(
-    model: DistributedGPRegressor,
+    model: GPEstimator,
     X: Any,
     features: Sequence[int] | None = None,
     sample: int = 200,
     random_state: int = 0,
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
-    """The mean prediction over a sample of rows as one input is varied, and how the rows differ."""
+    """Draw the mean prediction over a sample of rows as one input is varied, and how the rows differ.
+
+    Parameters
+    ----------
+    model : GPEstimator
+        A fitted model with one target.
+    X : array-like
+        Rows to sample from.
+    features : sequence of int, optional
+        The inputs to vary; by default all.
+    sample : int, default=200
+        The number of rows.
+    random_state : int, default=0
+        The seed of the sample.
+    axes : sequence of Axes, optional
+        Where to draw, one per input.
+
+    Returns
+    -------
+    list of Axes
+
+    Raises
+    ------
+    ValueError
+        If the model has several targets.
+    """
     X = np.asarray(X, dtype=np.float64)
-    which = list(range(X.shape[1])) if features is None else list(features)
-    rows = np.random.default_rng(random_state).permutation(len(X))[:sample]
-    axes = _row_of_axes(len(which), axes)
-    for ax, feature in zip(axes, which, strict=True):
+    chosen = list(range(X.shape[1])) if features is None else list(features)
+    rows = X[np.random.default_rng(random_state).permutation(len(X))[:sample]]
+    axes = _row_of_axes(len(chosen), axes)
+    for ax, feature in zip(axes, chosen, strict=True):
         grid = _range(X[:, feature], 40)
-        points = np.repeat(X[rows], len(grid), axis=0)
-        points[:, feature] = np.tile(grid, len(rows))
-        each = predict_unnamed(model, points).reshape(len(rows), len(grid))
-        low, high = np.quantile(each, [0.05, 0.95], axis=0)
+        with _unnamed():
+            found = partial_dependence(
+                model, rows, [feature], kind="both", custom_values={feature: grid}
+            )
+        if len(found["average"]) > 1:
+            raise ValueError(
+                f"plot_partial_dependence draws models with one target, this one has "
+                f"{len(found['average'])}: fit one model per target"
+            )
+        low, high = np.quantile(found["individual"][0], [0.05, 0.95], axis=0)
         ax.fill_between(grid, low, high, color="C0", alpha=0.2, label="90 % of rows")
-        ax.plot(grid, each.mean(0), color="C0", label="mean over rows")
+        ax.plot(grid, found["average"][0], color="C0", label="mean over rows")
         ax.set(xlabel=_feature(model, feature))
     axes[0].set_ylabel("partial dependence")
     axes[0].legend()
@@ -106,7 +190,24 @@ def plot_partial_dependence(
 
 
 def plot_training(result: TrainingResult, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """The objective and the hyperparameters, round by round (accepted rounds)."""
+    """Draw the objective and the hyperparameters, round by round, of accepted rounds.
+
+    Parameters
+    ----------
+    result : TrainingResult
+        The attribute `training_` of a fitted model.
+    axes : sequence of Axes, optional
+        Where to draw, two of them.
+
+    Returns
+    -------
+    list of Axes
+
+    Raises
+    ------
+    ValueError
+        If no round was accepted.
+    """
     rounds = [round_ for round_ in result.history if round_.accepted]
     if not rounds:
         raise ValueError("training took no step, so there is nothing to draw")
@@ -127,20 +228,36 @@ def plot_training(result: TrainingResult, axes: Sequence[Axes] | None = None) ->
 def plot_comparison(
     results: Sequence[Result], metric: str = "rmse", ax: Axes | None = None
 ) -> Axes:
-    """One bar an aggregator, best at the top; those that could not serve are left out."""
+    """Draw one bar per aggregator, the best at the top, without those that failed.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        What `distgp.compare.compare` returns.
+    metric : str, default="rmse"
+        A field of `Result`: "rmse", "nlpd", "w2", "seconds" or "coverage".
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        If no result has this figure.
+    """
     ax = _axes(ax)
-    shown = [r for r in results if r.error is None]
-    values = {r.name: getattr(r, metric) for r in shown}
-    values = {name: value for name, value in values.items() if value is not None}
+    shown = {r.name: getattr(r, metric) for r in results if r.error is None}
+    values = {name: value for name, value in shown.items() if value is not None}
     if not values:
         raise ValueError(f"none of these results has a {metric} to draw")
     order = sorted(values, key=lambda name: values[name], reverse=True)
-    colors = ["C1" if name.startswith("full") else "C0" for name in order]
     heights = [values[name] for name in order]
-    least = LEAST_BAR * max(heights)
     wide = min(heights) > 0 and max(heights) / min(heights) > 20
-    drawn = [max(height, least) if wide else height for height in heights]
-    ax.barh(order, drawn, color=colors)
+    drawn = np.maximum(heights, LEAST_BAR * max(heights)) if wide else np.array(heights)
+    ax.barh(order, drawn, color=["C1" if name.startswith("full") else "C0" for name in order])
     if wide:
         ax.set_xscale("log")
     for name, height, end in zip(order, heights, drawn, strict=True):
@@ -152,7 +269,17 @@ def plot_comparison(
 
 
 def comparison_figure(results: Sequence[Result]) -> Figure:
-    """RMSE, NLPD and distance to the full GP of all aggregators."""
+    """Draw RMSE, NLPD and distance to the full GP of all aggregators in one figure.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        What `distgp.compare.compare` returns.
+
+    Returns
+    -------
+    Figure
+    """
     shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
     figure, axes = plt.subplots(1, len(shown), figsize=(4.2 * len(shown), 4), layout="constrained")
     for ax, metric in zip(np.ravel(axes), shown, strict=True):
@@ -161,7 +288,7 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
 
 
 def plot_calibration(
-    model: DistributedGPRegressor,
+    model: GPEstimator,
     X: Any,
     y: Any,
     aggregation: Any = None,
@@ -169,12 +296,37 @@ def plot_calibration(
     label: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Nominal against observed coverage of central intervals: on the diagonal they are honest.
+    """Draw the observed coverage of central intervals against the nominal one.
 
-    latent: y are values of the function itself, without noise.
+    On the diagonal the intervals are honest, below it too narrow, above it too wide.
+
+    Parameters
+    ----------
+    model : GPEstimator
+        A fitted model.
+    X, y : array-like
+        Test rows and their targets.
+    aggregation : str or Aggregator, optional
+        Another aggregator than the one that the model was fitted with.
+    latent : bool, default=False
+        Whether y are values of the function itself, without noise.
+    label : str, optional
+        What the line is called; by default "model".
+    ax : Axes, optional
+        Where to draw; several models may share it.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        If y has another shape than the predictions.
     """
     ax, y = _axes(ax), np.asarray(y, dtype=np.float64)
-    mean, std = predict_unnamed(model, X, return_std=True, latent=latent, aggregation=aggregation)
+    options = {} if aggregation is None else {"aggregation": aggregation}
+    mean, std = _predict(model, X, latent=latent, **options)
     if y.shape != mean.shape:
         raise ValueError(f"expected y of shape {mean.shape}, got {y.shape}")
     nominal = np.linspace(0.02, 0.98, 49)
@@ -190,7 +342,13 @@ def plot_calibration(
 
 
 def check_suffix(path: Path | str) -> str:
-    """What kind of picture a path names."""
+    """Return the kind of picture that a path's suffix names, such as "png".
+
+    Raises
+    ------
+    ValueError
+        If matplotlib cannot write this kind.
+    """
     kind = Path(path).suffix.removeprefix(".").lower()
     known = plt.figure().canvas.get_supported_filetypes()
     plt.close()
@@ -202,7 +360,17 @@ def check_suffix(path: Path | str) -> str:
 
 
 def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
-    """Write a figure by the suffix of its path, whole or not at all; the same figure as the same file."""
+    """Write a figure, whole or not at all; the same figure always becomes the same file.
+
+    Parameters
+    ----------
+    figure : Figure
+        What to write.
+    path : path-like
+        Where to; the suffix names the kind of picture.
+    close : bool, default=True
+        Whether to close the figure afterwards.
+    """
     path, kind = Path(path), check_suffix(path)
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
     with whole(path) as part:
@@ -211,20 +379,12 @@ def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
         plt.close(figure)
 
 
-LABELS = {
-    "rmse": "RMSE",
-    "nlpd": "NLPD",
-    "seconds": "seconds",
-    "coverage": "coverage of 90 % intervals",
-    "w2": "2-Wasserstein distance to the full GP",
-}
-
-
 def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(layout="constrained")[1] if ax is None else ax
 
 
 def _row_of_axes(count: int, axes: Sequence[Axes] | None) -> list[Axes]:
+    """The Axes given, as many as are needed, or a new figure's."""
     if axes is None:
         made = plt.subplots(1, count, figsize=(4 * count, 3.2), layout="constrained", squeeze=False)
         return list(made[1][0])
@@ -234,20 +394,38 @@ def _row_of_axes(count: int, axes: Sequence[Axes] | None) -> list[Axes]:
     return given
 
 
-def _band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, of: str) -> None:
-    half = _quantile(BAND) * std
-    ax.fill_between(x, mean - half, mean + half, color="C0", alpha=0.25, label=f"90 % of {of}")
+def _band(ax: Axes, model: GPEstimator, x: np.ndarray, points: np.ndarray, latent: bool) -> None:
+    """The prediction at some points, drawn over the coordinate x."""
+    mean, std = _predict(model, points, latent=latent)
+    half, label = _quantile(BAND) * std, f"90 % of {'f' if latent else 'y'}"
+    ax.fill_between(x, mean - half, mean + half, color="C0", alpha=0.25, label=label)
     ax.plot(x, mean, color="C0", label="mean")
 
 
 def _points(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
-    most = 5_000  # more would hide each other, and the picture would take megabytes
-    some = np.random.default_rng(0).permutation(len(x))[:most]
-    label = "observations" if len(x) <= most else f"{most:,} of {len(x):,} observations"
+    """Observations, or a sample of them where they are many."""
+    some = np.random.default_rng(0).permutation(len(x))[:MOST_POINTS]
+    few = len(x) <= MOST_POINTS
+    label = "observations" if few else f"{MOST_POINTS:,} of {len(x):,} observations"
     ax.plot(x[some], y[some], ".", color="0.7", markersize=2, label=label, rasterized=True)
 
 
-def _range(values: np.ndarray, size: int = 200) -> np.ndarray:
+def _predict(model: Any, X: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations."""
+    with _unnamed():
+        return model.predict(X, return_std=True, **options)
+
+
+@contextmanager
+def _unnamed() -> Iterator[None]:
+    """Accept arrays for a model that was fitted to a table: their columns are in its order."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        yield
+
+
+def _range(values: np.ndarray, size: int) -> np.ndarray:
+    """Evenly spaced points over the range of the values, without the outermost 2 % of them."""
     return np.linspace(float(np.quantile(values, 0.01)), float(np.quantile(values, 0.99)), size)
 
 
@@ -256,7 +434,8 @@ def _quantile(level: float) -> float:
     return NormalDist().inv_cdf(0.5 + level / 2)
 
 
-def _feature(model: DistributedGPRegressor, index: int) -> str:
+def _feature(model: GPEstimator, index: int) -> str:
+    """What an input is called."""
     table, names = getattr(model, "table_", None), getattr(model, "feature_names_in_", None)
     if table is not None:
         names = table.features

@@ -1,78 +1,199 @@
-"""The scikit-learn estimator. All input of a user is checked here, once."""
+"""The scikit-learn estimator. A user's parameters and input are checked here, once."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from distgp import choices, parquet
-from distgp.aggregation import Aggregator
+from distgp import auto
+from distgp.aggregation import AGGREGATORS, GRBCM, Aggregator, Combined, Ensemble
+from distgp.data import parquet
+from distgp.data.partition import PARTITIONS, Partition, split, with_communication
+from distgp.data.scaling import Scaling
+from distgp.data.shard import Shard
+from distgp.data.source import place
 from distgp.engines import Engine, Placement
-from distgp.estimator import GPEstimator
-from distgp.experts import Expert, Parameters
-from distgp.fitting import fit_experts, new_expert
-from distgp.kernels import Kernel
+from distgp.estimator import (
+    DTYPES,
+    Check,
+    GPEstimator,
+    a_count,
+    a_name,
+    a_positive_number,
+    an_engine,
+    by_name,
+    check_varies,
+    default_bounds,
+    is_auto,
+    labels_of,
+    names_given,
+    one_of,
+    opened,
+    seed_of,
+    starting_parameters,
+    tensor_like,
+)
+from distgp.experts import EXPERTS, Expert, Parameters, SparseExpert
+from distgp.fit import Inducing, fit_model, new_expert
+from distgp.kernels import KERNELS, Kernel
 from distgp.model import Model
-from distgp.partition import Partition
-from distgp.scaling import Scaling
-from distgp.settings import Settings, labels_of
-from distgp.shards import Shard
-from distgp.sources import Rows, place, with_target
-from distgp.training import Algorithm
+from distgp.training import ALGORITHMS, Algorithm, Prior
+
+
+def _inducing_inputs(name: str, value: Any) -> None:
+    """A number of inducing inputs, or the inputs themselves, whose width `fit` checks."""
+    if np.ndim(value) == 0:
+        a_count("auto")(name, value)
+
+
+def _partition(name: str, value: Any) -> None:
+    """A partition by name or as an object, or labels, whose number `fit` checks."""
+    if isinstance(value, str):
+        a_name(PARTITIONS, Partition)(name, value)
+
+
+def _bounds(name: str, value: Any) -> None:
+    """Pairs (low, high) by parameter name, which training checks further."""
+    fine = value is None or isinstance(value, Mapping)
+    if not fine or not all(np.shape(pair) == (2,) for pair in (value or {}).values()):
+        raise ValueError(
+            f"{name} must map parameter names to (low, high), such as {{'lengthscale': (0.1, 10)}}, "
+            f"got {value!r}"
+        )
+
+
+def _priors(name: str, value: Any) -> None:
+    """Priors by parameter name."""
+    fine = value is None or isinstance(value, Mapping)
+    if not fine or not all(isinstance(prior, Prior) for prior in (value or {}).values()):
+        raise ValueError(
+            f"{name} must map parameter names to priors, such as "
+            f"{{'noise': distgp.training.LogNormal(0.1)}}, got {value!r}"
+        )
 
 
 class DistributedGPRegressor(GPEstimator):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
 
     Parameters
-        expert: "exact", "sparse", or "auto": exact up to 20,000 rows, sparse beyond.
-        n_experts: how many, "auto" (exact: shards of at most 1,000 rows; sparse: 32 rows an inducing
-            input) or "cv", the best of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold cross-validation.
-        n_inducing: for sparse experts: how many inducing inputs, the inputs themselves (m, d), or
-            "auto", by the greedy rule, at most 1,024.
-        aggregation: a name of `distgp.AGGREGATORS`, an object, or "auto": pooled where sparse experts
-            share all parameters, opt-local where hyperparameters differ, two-level else.
-        kernel: a Kernel, or a name of `distgp.KERNELS` for one with a lengthscale for each column and a
-            signal variance. Its values are where training starts.
-        noise: the noise variance that training starts from.
-        partition: a name of `distgp.PARTITIONS`, an object, or an array of labels, one a row.
-        training: a name of `distgp.ALGORITHMS`, an object, None (hyperparameters stay as given), or
-            "auto": pooled for sparse experts, fact for exact ones.
-        n_iter: rounds of training, at most; None for the method's own default.
-        learning_rate: of methods that have one; None for the method's own default. fact takes Adam's
-            steps with it, and L-BFGS's without.
-        training_rows: rows that training looks at, None for all, or "auto": 10,000 for sparse experts,
-            all for exact ones. Experts are always conditioned on every row.
-        engine: where the experts live: "local", this process; "ray", a Ray cluster (that of RAY_ADDRESS, or
-            one started on this machine); or an Engine object, which stays yours to close.
-        device: "cpu", "cuda", …
-        dtype: "float64" or "float32".
-        normalize: whether inputs and target are standardised first. Kernel and noise are then those
-            of the standardised data; predictions are always in the target's units.
-        random_state: the seed of everything random.
-        verbose: whether to show progress.
+    ----------
+    expert : {"auto", "exact", "sparse"} or Expert, default="auto"
+        The kind of expert. "auto" takes exact experts up to 20,000 rows and sparse ones beyond.
+    n_experts : int, "auto" or "cv", default="auto"
+        The number of experts. "auto": exact experts have at most 1,000 rows, sparse ones 32 rows per
+        inducing input. "cv": the best of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold
+        cross-validation.
+    n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
+        For sparse experts: the number of inducing inputs, or the inputs themselves. "auto" chooses by
+        the greedy rule, at most 1,024.
+    aggregation : str or Aggregator, default="auto"
+        A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
+        parameters, opt-local where hyperparameters differ, two-level otherwise.
+    kernel : str or Kernel, default="matern52"
+        A kernel, or a name in `distgp.KERNELS`, which gets one lengthscale per column and a signal
+        variance. Its values are where training starts.
+    noise : float, default=0.1
+        The noise variance that training starts from.
+    partition : str, Partition or array-like of shape (n,), default="random"
+        How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
+    training : str, Algorithm or None, default="auto"
+        A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters as given. "auto":
+        pooled for sparse experts, fact for exact ones.
+    n_iter : int, optional
+        The number of rounds of training, at most; by default the method's own.
+    learning_rate : float, optional
+        The learning rate of methods that have one; by default the method's own. With it, fact takes
+        Adam's steps instead of L-BFGS's.
+    training_rows : int, "auto" or None, default="auto"
+        The number of rows that training looks at, None for all. "auto": 10,000 for sparse experts,
+        all for exact ones. Experts are always conditioned on every row.
+    priors : mapping of str to Prior, optional
+        Priors on hyperparameters, by name: "lengthscale", "variance", "noise", or a full path such as
+        "kernel.kernel.lengthscale". They are densities of the standardised data's parameters where
+        `normalize`.
+    bounds : mapping of str to (float, float), optional
+        Bounds of hyperparameters in training, by name.
+    fixed : sequence of str, default=()
+        Names of hyperparameters that training leaves as given.
+    warm_start : bool, default=False
+        Whether another call of `fit` starts training from the hyperparameters found by the last.
+    engine : {"local", "ray"} or Engine, default="local"
+        Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS, or one started
+        on this machine), or on an engine of your own, which stays yours to close.
+    device : str, default="cpu"
+        Where tensors live: "cpu", "cuda", …
+    dtype : {"float64", "float32"}, default="float64"
+        The precision of the data.
+    normalize : bool, default=True
+        Whether inputs and target are standardised first. Kernel and noise are then those of the
+        standardised data; predictions are always in the target's units.
+    random_state : int, RandomState or None, default=0
+        The seed of everything random.
+    verbose : bool, default=False
+        Whether to show progress.
 
     Attributes
-        kernel_, noise_: the hyperparameters found (of each expert where they differ).
-        experts_: the conditioned experts, an `Ensemble`.
-        n_experts_: how many there are.
-        aggregation_: the aggregator in use.
-        weights_: its weights, one an expert; None where they change from point to point.
-        training_: the `TrainingResult`, or None.
-        inducing_, n_inducing_: the inducing inputs, and how many; None for exact experts.
-        cv_results_: with n_experts="cv", the NLPD of each candidate.
+    ----------
+    kernel_, noise_ : Kernel, float
+        The hyperparameters found; with batch dimensions where experts differ.
+    experts_ : Ensemble
+        The conditioned experts.
+    n_experts_ : int
+        The number of experts.
+    aggregation_ : Aggregator
+        The aggregator in use.
+    weights_ : ndarray of shape (n_experts,) or None
+        Its weights, one per expert; None where they change from point to point.
+    training_ : TrainingResult or None
+        How training went.
+    inducing_, n_inducing_ : ndarray of shape (m, d), int
+        The inducing inputs in the units of the data, and their number; None for exact experts.
+    cv_results_ : dict
+        With n_experts="cv", the NLPD of each candidate.
 
     With several targets each column has a model of its own, and these attributes are lists.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import distgp
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> gp = distgp.DistributedGPRegressor(n_experts=4).fit(X, np.sin(6 * X[:, 0]))
+    >>> mean, std = gp.predict([[0.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(3)) < 0.01)
+    True
     """
 
+    checks: ClassVar[Mapping[str, Check]] = {
+        "expert": a_name(EXPERTS, Expert, "auto"),
+        "n_experts": a_count("auto", "cv"),
+        "n_inducing": _inducing_inputs,
+        "aggregation": a_name(AGGREGATORS, Aggregator, "auto"),
+        "kernel": a_name(KERNELS, Kernel),
+        "noise": a_positive_number("a positive, finite variance"),
+        "partition": _partition,
+        "training": a_name(ALGORITHMS, Algorithm, "auto", None),
+        "n_iter": a_count(None),
+        "learning_rate": a_positive_number("positive and finite", None),
+        "training_rows": a_count(None, "auto"),
+        "priors": _priors,
+        "bounds": _bounds,
+        "fixed": names_given,
+        "warm_start": one_of(True, False),
+        "engine": an_engine,
+        "dtype": one_of(*DTYPES),
+        "normalize": one_of(True, False),
+        "verbose": one_of(True, False),
+    }
     models_: list[Model]
 
     def __init__(
@@ -88,6 +209,10 @@ class DistributedGPRegressor(GPEstimator):
         n_iter: int | None = None,
         learning_rate: float | None = None,
         training_rows: int | str | None = "auto",
+        priors: Mapping[str, Prior] | None = None,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        fixed: Sequence[str] = (),
+        warm_start: bool = False,
         engine: str | Engine = "local",
         device: str = "cpu",
         dtype: str = "float64",
@@ -106,6 +231,10 @@ class DistributedGPRegressor(GPEstimator):
         self.n_iter = n_iter
         self.learning_rate = learning_rate
         self.training_rows = training_rows
+        self.priors = priors
+        self.bounds = bounds
+        self.fixed = fixed
+        self.warm_start = warm_start
         self.engine = engine
         self.device = device
         self.dtype = dtype
@@ -114,65 +243,49 @@ class DistributedGPRegressor(GPEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> DistributedGPRegressor:
-        """Divide the rows (n, d) over experts, train, condition, combine. y: (n,) or (n, targets)."""
+        """Divide the rows over experts, train, condition, combine.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,) or (n, targets)
+            Targets.
+
+        Returns
+        -------
+        DistributedGPRegressor
+            The estimator itself.
+        """
         with self._unchanged_on_failure():
             return self._fit(X, y)
 
     def _fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         X, y = self._checked(X, y)
-        for name in ("table_", "cv_results_"):
-            vars(self).pop(name, None)
+        self._check_parameters()
+        vars(self).pop("table_", None)
+        vars(self).pop("cv_results_", None)
         targets = y[:, None] if y.ndim == 1 else y
-        settings = self._settings(len(X))
-        settings.check_targets(targets)
-        if settings.number_of_experts() is None:
-            settings = replace(settings, n_experts=self._cross_validate(X, y, settings.seed))
-        like = settings.like()
+        if self.normalize or self.training is not None:
+            check_varies(targets)
+        seed, n = seed_of(self.random_state), len(X)
+        expert, like = self._expert(n), self._like()
+        n_experts = self._cross_validated(X, y, seed) if self.n_experts == "cv" else self.n_experts
         scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
-        engine = settings.open_engine()
-        n_experts = settings.number_of_experts(engine.workers)
-        assert n_experts is not None
-        shards = settings.divide(scalings[0].inputs(X, like), n_experts)
-        scaled = [s.targets(column, like) for s, column in zip(scalings, targets.T, strict=True)]
-        rows = place(engine, shards, torch.stack(scaled, -1))
-        del shards, scaled
-        self._fit_placed(settings, engine, rows, scalings, y.ndim == 1)
-        return self
-
-    def _fit_placed(
-        self,
-        settings: Settings,
-        engine: Engine,
-        rows: Placement[Rows],
-        scalings: list[Scaling],
-        one_target: bool,
-    ) -> None:
-        """Train, condition and combine, where the rows are; only then is anything replaced."""
-        models = []
-        for column, scaling in enumerate(scalings):
-            fitted = fit_experts(settings.recipe(scaling), with_target(rows, column))
-            models.append(
-                Model.of(
-                    scaling, fitted.parameters, fitted.ensemble, self.aggregation, fitted.training
-                )
-            )
-        self.models_, self._one_target, self._seed = models, one_target, settings.seed
-        self.engine_ = engine
-        engine.users.add(self)
-
-    def gather(self) -> DistributedGPRegressor:
-        """Bring the experts from the workers of a cluster into this process, and let those go.
-
-        Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
-        """
-        check_is_fitted(self)
-        self.models_ = [model.gathered() for model in self.models_]
-        self.close()
+        engine = opened(self.engine)
+        M = self._number_of_experts(n_experts, n, expert, engine.workers)
+        columns = zip(scalings, targets.T, strict=True)
+        scaled = torch.stack([s.targets(column, like) for s, column in columns], -1)
+        inputs = scalings[0].inputs(X, like)
+        data = Shard(inputs, scaled, torch.arange(n, device=inputs.device))
+        shards = place(engine, self._divided(data, M, seed))
+        del data, scaled, inputs
+        self._fit_placed(engine, shards, scalings, expert, seed, y.ndim == 1)
         return self
 
     def fit_parquet(
         self,
-        where: str,
+        path: str,
         target: str,
         features: Sequence[str] | None = None,
         drop: Sequence[str] = (),
@@ -180,50 +293,104 @@ class DistributedGPRegressor(GPEstimator):
         dates: str = "refuse",
         missing: str = "refuse",
     ) -> DistributedGPRegressor:
-        """Fit rows that the engine's workers read by themselves: a file, a folder, a glob, or a URI.
+        """Fit rows that the engine's workers read by themselves; this process never holds them.
 
-        This process never holds them. Each worker has consecutive rows, dealt out to its experts at
-        random. dates: "refuse" or "expand"; missing: "refuse" or "drop"; text becomes one column of 0 and
-        1 for each value.
+        Each worker has consecutive rows, dealt out to its experts at random. Text becomes one column
+        of 0 and 1 per value.
+
+        Parameters
+        ----------
+        path : str
+            A Parquet file, a folder, a glob, or a URI such as ``s3://…``.
+        target : str
+            The column to predict.
+        features : sequence of str, optional
+            The input columns; by default all others.
+        drop : sequence of str, default=()
+            Columns to leave out.
+        categorical : sequence of str, default=()
+            Columns of numbers that are labels.
+        dates : {"refuse", "expand"}, default="refuse"
+            Whether to make days and phases of year, week and day of dates.
+        missing : {"refuse", "drop"}, default="refuse"
+            What to do with rows that have missing values.
+
+        Returns
+        -------
+        DistributedGPRegressor
+            The estimator itself.
         """
         columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
         with self._unchanged_on_failure():
-            return self._fit_parquet(str(where), target, columns, missing)
+            return self._fit_parquet(str(path), target, columns, missing)
 
     def _fit_parquet(
-        self, where: str, target: str, options: dict[str, Any], missing: str
+        self, path: str, target: str, options: dict[str, Any], missing: str
     ) -> DistributedGPRegressor:
-        data = parquet.ParquetRows.open(where)
-        settings = self._settings(data.n, d=1)  # the width is known once the columns are
+        self._check_parameters()
         if not isinstance(self.partition, str) or self.partition != "random":
             raise ValueError(
                 "workers divide the rows that they read at random: leave partition at 'random'"
             )
-        engine = settings.open_engine()
-        n_experts = settings.number_of_experts(engine.workers)
-        if n_experts is None:
+        if self.n_experts == "cv":
             raise ValueError(
                 "n_experts='cv' needs the rows in this process: give a number, or 'auto'"
             )
-        stretches, columns = parquet.place(engine, data, n_experts, target, **options)
-        raw = parquet.read(stretches, columns, missing, settings.seed)
+        data = parquet.ParquetRows.open(path)
+        seed, expert, engine = seed_of(self.random_state), self._expert(data.n), opened(self.engine)
+        M = self._number_of_experts(self.n_experts, data.n, expert, engine.workers)
+        stretches, columns = parquet.place(engine, data, M, target, **options)
+        raw = parquet.read(stretches, columns, missing, seed)
         d = len(columns.features)
         scaling = parquet.scaling_of(raw, self.normalize, d)
-        settings = replace(settings, d=d)
-        rows = parquet.standardise(raw, scaling, settings.like())
+        shards = parquet.standardise(raw, scaling, self._like())
         del raw
-        self._fit_placed(settings, engine, rows, [scaling], True)
-        vars(self).pop("cv_results_", None)
         self.n_features_in_, self.table_ = d, columns
         self.feature_names_in_ = np.array(columns.features, dtype=object)
+        vars(self).pop("cv_results_", None)
+        self._fit_placed(engine, shards, [scaling], expert, seed, one_target=True)
         return self
 
+    def _fit_placed(
+        self,
+        engine: Engine,
+        shards: Placement[Shard],
+        scalings: list[Scaling],
+        expert: Expert,
+        seed: int,
+        one_target: bool,
+    ) -> None:
+        """Train, condition and combine where the rows are; only then is anything replaced."""
+        algorithm = self._algorithm(expert, seed)
+        models = []
+        for column, scaling in enumerate(scalings):
+            one = shards.derive(Shard.target, column)
+            start, search = self._start(column)
+            options = self._training_options(expert, scaling, seed) | {"search": search}
+            models.append(
+                fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)
+            )
+        self.models_, self._one_target, self._seed = models, one_target, seed
+        self._combinations: dict[str, Sequence[Combined]] = {}
+        self.engine_ = engine
+        engine.users.add(self)
+
     def partial_fit(self, X: Any, y: Any) -> DistributedGPRegressor:
-        """Add these rows as one new expert; the first call fits.
+        """Add rows as one new expert; the first call fits.
 
         Scaling, hyperparameters and inducing inputs stay; with independent training the new expert
-        learns its own. The weights of the aggregator are computed anew. Experts on a cluster are brought
-        into this process first, as by `gather`.
+        learns its own. The weights of the aggregator are computed anew. Experts on a cluster are
+        brought into this process first, as by `gather`.
+
+        Parameters
+        ----------
+        X, y : array-like
+            New rows, as for `fit`.
+
+        Returns
+        -------
+        DistributedGPRegressor
+            The estimator itself.
         """
         if not hasattr(self, "models_"):
             return self.fit(X, y)
@@ -233,18 +400,25 @@ class DistributedGPRegressor(GPEstimator):
             raise ValueError(
                 f"expected {len(self.models_)} target columns as in fit, got {targets.shape[1]}"
             )
+        self._check_parameters()
         models = []
         for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
             like, seen = model.parameters.noise, model.ensemble.row_count()
             rows = torch.arange(seen, seen + len(X), device=like.device)
-            shard = Shard.of(
-                model.scaling.inputs(X, like), model.scaling.targets(column, like), rows
+            inputs, scaled = model.scaling.inputs(X, like), model.scaling.targets(column, like)
+            expert = model.ensemble.expert
+            options = self._training_options(expert, model.scaling, self._seed)
+            options |= {"search": not isinstance(self.kernel, Kernel)}
+            posterior = new_expert(
+                Shard.of(inputs, scaled, rows),
+                expert,
+                model.parameters,
+                self._starting(self.n_features_in_),
+                self._algorithm(expert, self._seed),
+                **options,
             )
-            kind = "exact" if model.ensemble.exact else "sparse"
-            recipe = self._settings(seen, kind).recipe(model.scaling)
-            group = new_expert(recipe, model.parameters, shard, model.ensemble.size)
-            models.append(model.with_group(group, self.aggregation))
-        self.models_ = models
+            models.append(model.with_expert(posterior, self._aggregator))
+        self.models_, self._combinations = models, {}
         return self
 
     def predict(
@@ -255,38 +429,85 @@ class DistributedGPRegressor(GPEstimator):
         latent: bool = False,
         aggregation: str | Aggregator | None = None,
     ) -> Any:
-        """The mean at the rows of X; with its standard deviation, or covariance, in the target's units.
+        """Predict at the rows of X, in the target's units.
 
-        latent: of the function f; else of an observation y = f + noise. aggregation: another
-        aggregator of the same experts, without fitting again.
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        return_std : bool, default=False
+            Whether to return the standard deviation too.
+        return_cov : bool, default=False
+            Whether to return the covariance between all points too.
+        latent : bool, default=False
+            Whether the uncertainty is that of the function f; by default it is that of an
+            observation y = f + noise.
+        aggregation : str or Aggregator, optional
+            Another aggregator of the same experts, without fitting again.
+
+        Returns
+        -------
+        mean : ndarray of shape (N,) or (N, targets)
+        std : ndarray of the same shape
+            Where `return_std`.
+        covariance : ndarray of shape (N, N) or (N, N, targets)
+            Where `return_cov`.
         """
         X = self._new_inputs(X)
         if return_std and return_cov:
             raise ValueError("give return_std or return_cov, not both")
+        pairs = list(zip(self.models_, self._combined(aggregation), strict=True))
         if return_cov:
-            return self._columns([m.covariance(X, aggregation, latent) for m in self.models_])
+            return self._columns([m.covariance(X, latent, combined) for m, combined in pairs])
         if not return_std:
-            return self._columns([(m.mean(X, aggregation),) for m in self.models_])[0]
-        mean, variance = self._columns([m.predict(X, aggregation, latent) for m in self.models_])
+            return self._columns([(m.mean(X, combined),) for m, combined in pairs])[0]
+        parts = [m.predict(X, latent, combined) for m, combined in pairs]
+        mean, variance = self._columns(parts)
         return mean, np.sqrt(variance)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, latent: bool = False
     ) -> np.ndarray:
-        """Joint draws of y (or f) at the rows of X: (N, n_samples), or (N, targets, n_samples)."""
+        """Draw from the joint posterior at the rows of X.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        n_samples : int, default=1
+            The number of draws.
+        random_state : int, RandomState or None, default=0
+            The seed.
+        latent : bool, default=False
+            Whether to draw the function f instead of observations.
+
+        Returns
+        -------
+        ndarray of shape (N, n_samples) or (N, targets, n_samples)
+        """
         X = self._new_inputs(X)
-        seeds = np.random.SeedSequence(choices.seed_of(random_state)).generate_state(
-            len(self.models_)
-        )
+        sequence = np.random.SeedSequence(seed_of(random_state))
+        seeds = sequence.generate_state(len(self.models_))
         draws = [
             m.sample(X, n_samples, int(seed), latent)
             for m, seed in zip(self.models_, seeds, strict=True)
         ]
         return draws[0] if self._one_target else np.stack(draws, axis=1)
 
+    def gather(self) -> DistributedGPRegressor:
+        """Bring the experts from the workers of a cluster into this process, and let those go.
+
+        Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
+        """
+        check_is_fitted(self)
+        self.models_ = [model.gathered() for model in self.models_]
+        self._combinations = {}
+        self.close()
+        return self
+
     @property
     def experts_(self) -> Any:
-        """The conditioned experts."""
+        """The conditioned experts, an `Ensemble`."""
         return self._of_each(lambda model: model.ensemble)
 
     @property
@@ -296,34 +517,151 @@ class DistributedGPRegressor(GPEstimator):
 
     @property
     def weights_(self) -> Any:
-        """The aggregator's weights, one an expert; None where they change from point to point."""
+        """The aggregator's weights, one per expert; None where they change from point to point."""
         return self._of_each(lambda model: _array(model.combined.weights))
 
     @property
     def inducing_(self) -> Any:
-        """The inducing inputs in the units of the data, (m, d), or one set an expert; None for exact."""
-        return self._of_each(_inducing_inputs)
+        """The inducing inputs in the units of the data, (m, d) or one set per expert; or None."""
+        return self._of_each(_original_inducing)
 
     @property
     def n_inducing_(self) -> Any:
-        """The number of inducing inputs of an expert; None for exact ones."""
+        """The number of inducing inputs per expert; None for exact experts."""
         return self._of_each(lambda model: _count(model.parameters))
 
     @property
     def n_experts_(self) -> int:
-        """M."""
+        """The number of experts."""
         check_is_fitted(self)
         return self.models_[0].ensemble.size
 
-    def _settings(self, n: int, kind: str | None = None, d: int | None = None) -> Settings:
-        parameters = self.get_params(deep=False)
-        if kind is not None:
-            parameters["expert"] = kind
-        return Settings(**parameters, n=n, d=self.n_features_in_ if d is None else d)
+    # Names turned into objects, and what "auto" stands for here.
 
-    def _cross_validate(self, X: np.ndarray, y: np.ndarray, seed: int) -> int:
-        """The candidate with the lowest NLPD over three folds."""
-        candidates = choices.cross_validated_experts(len(X))
+    def _like(self) -> Tensor:
+        """A tensor of the dtype, on the device, that the experts work in."""
+        return tensor_like(self.device, DTYPES[self.dtype])
+
+    def _expert(self, n: int) -> Expert:
+        name = auto.expert(n) if is_auto(self.expert) else self.expert
+        return by_name("expert", name, EXPERTS, Expert)
+
+    def _aggregator(self, ensemble: Ensemble) -> Aggregator:
+        if is_auto(self.aggregation):
+            return auto.aggregator(ensemble)
+        return by_name("aggregation", self.aggregation, AGGREGATORS, Aggregator)
+
+    def _algorithm(self, expert: Expert, seed: int) -> Algorithm | None:
+        if self.training is None:
+            return None
+        name = auto.TRAINING[expert.name] if is_auto(self.training) else self.training
+        algorithm = by_name("training", name, ALGORITHMS, Algorithm)
+        known = {spec.name for spec in fields(algorithm)}  # pyright: ignore[reportArgumentType]
+        if self.learning_rate is not None and "learning_rate" not in known:
+            raise ValueError(f"{algorithm.name} has no learning rate: leave learning_rate at None")
+        given = {"n_iter": self.n_iter, "learning_rate": self.learning_rate}
+        if isinstance(name, str):
+            given["seed"] = seed
+            if self.learning_rate is not None and getattr(algorithm, "optimizer", "") == "lbfgs":
+                given["optimizer"] = "adam"  # L-BFGS finds its own step
+        changes = {k: v for k, v in given.items() if v is not None and k in known}
+        return replace(algorithm, **changes)  # pyright: ignore[reportArgumentType]
+
+    def _starting(self, d: int) -> Parameters:
+        return starting_parameters(self.kernel, self.noise, d, self._like())
+
+    def _start(self, column: int) -> tuple[Parameters, bool]:
+        """Where training of a target starts, and whether shorter lengthscales may be tried."""
+        start = self._starting(self.n_features_in_)
+        if not self.warm_start or not hasattr(self, "models_"):
+            return start, not isinstance(self.kernel, Kernel)
+        before = self.models_[min(column, len(self.models_) - 1)].parameters.averaged()
+        same = before.kernel.parameters().keys() == start.kernel.parameters().keys()
+        return (before.to(start.noise.device, start.noise.dtype), False) if same else (start, True)
+
+    def _training_options(self, expert: Expert, scaling: Scaling, seed: int) -> dict[str, Any]:
+        """Options of `fit.learn`."""
+        rows = self.training_rows
+        if is_auto(rows):
+            rows = auto.TRAINING_ROWS if isinstance(expert, SparseExpert) else None
+        start = self._starting(self.n_features_in_)
+        bounds = default_bounds(self.kernel, start)
+        for name, (low, high) in (self.bounds or {}).items():
+            bounds |= dict.fromkeys(start.paths(name), (float(low), float(high)))
+        return {
+            "inducing": self._inducing(scaling),
+            "training_rows": rows,
+            "priors": self.priors,
+            "bounds": bounds,
+            "fixed": list(self.fixed),
+            "seed": seed,
+            "verbose": bool(self.verbose),
+        }
+
+    def _inducing(self, scaling: Scaling) -> Inducing:
+        """How many, "auto", or the inputs themselves, standardised."""
+        if np.ndim(self.n_inducing) == 0:
+            return "auto" if is_auto(self.n_inducing) else int(self.n_inducing)
+        Z, d = np.asarray(self.n_inducing, dtype=np.float64), self.n_features_in_
+        if Z.ndim != 2 or Z.shape[1] != d or not np.isfinite(Z).all() or not len(Z):
+            raise ValueError(
+                f"n_inducing must be a number, 'auto', or finite inducing inputs of shape (m, {d}), "
+                f"got shape {Z.shape}"
+            )
+        return scaling.inputs(Z, self._like())
+
+    def _number_of_experts(self, asked: int | str, n: int, expert: Expert, workers: int) -> int:
+        """M, from what was asked for and the number of rows."""
+        labels = self._labels(n)
+        if labels is not None:
+            found = int(labels.max()) + 1
+            if self.n_experts == "cv" or not (is_auto(asked) or asked == found):
+                raise ValueError(
+                    f"the labels in partition make {found} experts, but n_experts is "
+                    f"{self.n_experts!r}: leave it at 'auto', or name a partition"
+                )
+            return found
+        if not isinstance(asked, str):
+            if asked > n:
+                raise ValueError(
+                    f"n_experts={asked} is more than the {n} rows: every expert needs one "
+                    "row at least, and predicts well with hundreds"
+                )
+            return int(asked)
+        m: Any = self.n_inducing
+        largest = auto.LARGEST_INDUCING if is_auto(m) else len(m) if np.ndim(m) else int(m)
+        found = auto.number_of_experts(n, expert.name, largest)
+        # Sparse experts that share all are divided at no loss: let every worker have one.
+        return max(found, min(workers, n)) if isinstance(expert, SparseExpert) else found
+
+    def _labels(self, n: int) -> np.ndarray | None:
+        """Labels as given, made 0 … M − 1; None where the partition is a name or an object."""
+        if isinstance(self.partition, str | Partition):
+            return None
+        labels = np.asarray(self.partition)
+        if labels.shape != (n,):
+            raise ValueError(
+                f"partition must be one of {', '.join(map(repr, PARTITIONS))}, a Partition object, or "
+                f"one label for each of the {n} rows; got "
+                f"{f'an array of shape {labels.shape}' if labels.ndim else repr(self.partition)}"
+            )
+        return labels_of(labels)
+
+    def _divided(self, data: Shard, n_experts: int, seed: int) -> list[Shard]:
+        """The shards, one per expert."""
+        labels = self._labels(data.n)
+        if labels is not None:
+            return split(data, labels)
+        partition = by_name("partition", self.partition, PARTITIONS, Partition)
+        if isinstance(self.aggregation, GRBCM) or self.aggregation == GRBCM.name:
+            return with_communication(data, n_experts, partition, seed)
+        return split(data, partition.assign(data.X.cpu().numpy(), n_experts, seed))
+
+    def _cross_validated(self, X: np.ndarray, y: np.ndarray, seed: int) -> int:
+        """The number of experts with the lowest NLPD over three folds."""
+        if self._labels(len(X)) is not None:
+            self._number_of_experts("cv", len(X), self._expert(len(X)), 1)  # refuses
+        candidates = auto.cross_validated_experts(len(X))
         folds = list(KFold(3, shuffle=True, random_state=seed % 2**32).split(X))
         scores = []
         for n_experts in candidates:
@@ -334,9 +672,32 @@ class DistributedGPRegressor(GPEstimator):
         self.cv_results_ = {"n_experts": candidates, "nlpd": scores}
         return candidates[int(np.argmin(scores))]
 
+    def _combined(self, aggregation: str | Aggregator | None) -> Sequence[Combined | None]:
+        """The combination of each target's experts by another aggregator; None for the model's own.
+
+        Combinations asked for by name are kept for the next time.
+        """
+        if aggregation is None:
+            return [None] * len(self.models_)
+        if is_auto(aggregation):
+            methods = [auto.aggregator(model.ensemble) for model in self.models_]
+        else:
+            method = by_name("aggregation", aggregation, AGGREGATORS, Aggregator)
+            methods = [method] * len(self.models_)
+        kept: dict[str, Sequence[Combined]] = vars(self).setdefault("_combinations", {})
+        if isinstance(aggregation, str) and aggregation in kept:
+            return kept[aggregation]
+        made = [
+            model.combined if method == model.aggregation else method.combine(model.ensemble)
+            for model, method in zip(self.models_, methods, strict=True)
+        ]
+        if isinstance(aggregation, str):
+            kept[aggregation] = made
+        return made
+
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
-        plain: dict[str, Any] = {"device": str(self.device)}
+        plain: dict[str, Any] = {"device": str(self.device), "fixed": list(self.fixed)}
         if isinstance(self.expert, Expert):
             plain["expert"] = self.expert.name
         if not isinstance(self.partition, str | Partition):
@@ -346,11 +707,11 @@ class DistributedGPRegressor(GPEstimator):
         return plain
 
 
-def _array(value: torch.Tensor | None) -> np.ndarray | None:
+def _array(value: Tensor | None) -> np.ndarray | None:
     return None if value is None else value.cpu().numpy()
 
 
-def _inducing_inputs(model: Model) -> np.ndarray | None:
+def _original_inducing(model: Model) -> np.ndarray | None:
     Z = model.parameters.inducing
     return None if Z is None else model.scaling.original(Z)
 

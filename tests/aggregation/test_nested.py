@@ -2,19 +2,18 @@
 
 import pytest
 import torch
-from ensembles import COMMON, build, full_gp
+from ensembles import COMMON, build, full_gp, posterior, shards_of
 from helpers import FLOAT, close, inputs
 
-from distgp import NPAE, Pooled, SparsePosterior, unstack
-from distgp.aggregation import nested
-from distgp.experts import base
+from distgp.aggregation import NPAE, Pooled, nested
+from distgp.experts import SparsePosterior, base
 
 X = inputs(12, 2, 3)
 
 
 def naive_exact(ensemble, x):
     """Section 2.2.2 of the paper, with explicit inverses and noise on the diagonal blocks."""
-    shards, theta = unstack(ensemble.groups[0].rows()), ensemble.parameters
+    shards, theta = shards_of(ensemble), ensemble.parameters
     k, noise = theta.kernel, theta.noise
     a = [
         torch.linalg.inv(k(s.X) + noise * torch.eye(s.n, dtype=FLOAT)) @ k(s.X, x[None])[:, 0]
@@ -34,7 +33,7 @@ def naive_exact(ensemble, x):
 
 def naive_sparse(ensemble, x):
     """The same for y_i = Q_i u + noise: what a sparse expert believes of its rows."""
-    shards, theta = unstack(ensemble.groups[0].rows()), ensemble.parameters
+    shards, theta = shards_of(ensemble), ensemble.parameters
     k, noise = theta.kernel, theta.noise
     means, to_f, weights, designs, Zs = [], [], [], [], []
     for i, s in enumerate(shards):
@@ -64,7 +63,7 @@ def naive_sparse(ensemble, x):
 def test_moments_and_prediction_against_the_naive_version(kind):
     ensemble, _ = build(kind, 4)
     m = nested.moments(ensemble, X)
-    out = NPAE().combine(ensemble).predict(X)
+    out = NPAE().combine(ensemble).predict(ensemble, X)
     for x in range(len(X)):
         reference = naive_exact if kind == "exact" else naive_sparse
         mean, k_A, K_A = reference(ensemble, X[x])
@@ -81,16 +80,19 @@ def test_moments_and_prediction_against_the_naive_version(kind):
 @pytest.mark.parametrize("M", [2, 5, 9])
 def test_nested_variance_bounds_the_full_gps(M):
     ensemble, data = build("exact", M)
-    out, full = NPAE().combine(ensemble).predict(X), full_gp(ensemble, data, X)
-    best = ensemble.groups[0].posterior.predict(X).variance.amin(0)
+    out, full = NPAE().combine(ensemble).predict(ensemble, X), full_gp(ensemble, data, X)
+    best = posterior(ensemble).predict(X).variance.amin(0)
     assert bool((out.variance >= full.variance - 1e-9).all())
     assert bool((out.variance <= best + 1e-9).all())
 
 
 def test_nested_variance_of_sparse_experts_bounds_the_pooled():
     ensemble, _ = build("shared Z", 5)
-    assert isinstance(ensemble.groups[0].posterior, SparsePosterior)
-    out, pooled = NPAE().combine(ensemble).predict(X), Pooled().combine(ensemble).predict(X)
+    assert isinstance(posterior(ensemble), SparsePosterior)
+    out, pooled = (
+        NPAE().combine(ensemble).predict(ensemble, X),
+        Pooled().combine(ensemble).predict(ensemble, X),
+    )
     assert bool((out.variance >= pooled.variance - 1e-9).all())
 
 

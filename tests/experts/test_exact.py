@@ -8,7 +8,8 @@ from helpers import FLOAT, close, inputs, shard, value_and_gradient
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from distgp import RBF, ExactExpert, Matern32, Matern52, Parameters, RationalQuadratic
+from distgp import RBF, Matern32, Matern52, RationalQuadratic
+from distgp.experts import ExactExpert, Parameters
 from distgp.experts.exact import GaussianNLL, noisy_covariance
 
 ARD = [0.5, 0.9, 1.4]

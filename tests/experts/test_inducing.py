@@ -2,8 +2,9 @@ import pytest
 import torch
 from helpers import FLOAT, inputs, shard
 
-from distgp import RBF, ExactExpert, Linear, Matern52, Parameters, Shard, SparseExpert, linalg
-from distgp.experts import inducing
+from distgp import RBF, Linear, Matern52, linalg
+from distgp.data import Shard
+from distgp.experts import ExactExpert, Parameters, SparseExpert, inducing
 
 
 @pytest.mark.parametrize("choose", [inducing.random_subset, inducing.kmeans])

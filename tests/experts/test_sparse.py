@@ -7,8 +7,9 @@ import pytest
 import torch
 from helpers import close, inputs, shard, value_and_gradient
 
-from distgp import Matern32, Parameters, Shard, SparseExpert, SparsePosterior, stack
-from distgp.experts import base, sparse
+from distgp import Matern32
+from distgp.data import Shard, stack
+from distgp.experts import Parameters, SparseExpert, SparsePosterior, base, sparse
 
 EXPERT = SparseExpert()
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import pytest
 import torch
-from ensembles import COMMON, KINDS, build, far, full_gp, regrouped, shuffled
-from helpers import FLOAT, close, concrete, inputs
+from ensembles import (
+    COMMON,
+    KINDS,
+    build,
+    expert,
+    far,
+    full_gp,
+    posterior,
+    regrouped,
+    shards_of,
+    shuffled,
+)
+from helpers import FLOAT, close, concrete, inputs, shard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distgp import (
+from distgp.aggregation import (
     AGGREGATORS,
     BCM,
     GRBCM,
@@ -19,6 +31,7 @@ from distgp import (
     RBCM,
     AggregationError,
     Aggregator,
+    Ensemble,
     GPoE,
     Opt,
     OptLocal,
@@ -27,11 +40,15 @@ from distgp import (
     Pooled,
     TwoLevel,
 )
+from distgp.data import RandomPartition, split
+from distgp.engines import LocalPlacement
+from distgp.experts import ExactExpert, Parameters, SparseExpert, base
+from distgp.kernels import RBF, Linear
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::distgp.WeightsWarning"),
-    pytest.mark.filterwarnings("ignore::distgp.CentralWarning"),
-    pytest.mark.filterwarnings("ignore::distgp.JitterWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.aggregation.WeightsWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.aggregation.CentralWarning"),
+    pytest.mark.filterwarnings("ignore::distgp.linalg.JitterWarning"),
 ]
 
 OPTIONS: dict[str, list[Aggregator]] = {
@@ -63,7 +80,7 @@ EVERY = list(itertools.chain(*OPTIONS.values()))
 
 
 def serves(aggregator: Aggregator, kind: str) -> bool:
-    """Who serves whom, as the documentation says."""
+    """Which aggregator serves which experts, as the documentation says."""
     if kind not in COMMON:
         marginal = aggregator.name in ("poe", "gpoe", "bcm", "rbcm", "grbcm", "opt-local")
         return marginal or (
@@ -86,7 +103,7 @@ def test_every_aggregator_is_tried():
     [(a, kind) for a in EVERY for kind in KINDS if not serves(a, kind)],
     ids=str,
 )
-def test_who_cannot_be_served_is_told_who_can(aggregator, kind):
+def test_experts_that_are_not_served_are_refused_with_alternatives(aggregator, kind):
     ensemble, _ = build(kind, 3)
     with pytest.raises(AggregationError, match=rf"{aggregator.name} .*use .* instead"):
         aggregator.combine(ensemble)
@@ -99,10 +116,10 @@ def test_finite_and_positive_at_any_distance(aggregator, kind, M):
     X = torch.cat([data.X, far(2, 1.5), far(2, 5.0), far(2, 50.0), far(2, 1e6)])
     combined = aggregator.combine(ensemble)
     for observed in (False, True):
-        out = combined.predict(X, observed=observed)
+        out = combined.predict(ensemble, X, observed=observed)
         assert bool(torch.isfinite(out.mean).all())
         assert bool((torch.isfinite(out.variance) & (out.variance > 0)).all())
-    close(combined.mean(X), combined.predict(X).mean, rtol=1e-9, atol=1e-9)
+    close(combined.mean(ensemble, X), combined.predict(ensemble, X).mean, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", COMMON)
@@ -112,7 +129,8 @@ def test_two_hundred_experts(name, kind):
     if not serves(aggregator, kind):
         pytest.skip("does not serve these experts")
     ensemble, data = build(kind, 200, n=260)
-    out = aggregator.combine(ensemble).predict(torch.cat([data.X[:20], far(2, 3.0), far(2, 1e4)]))
+    X = torch.cat([data.X[:20], far(2, 3.0), far(2, 1e4)])
+    out = aggregator.combine(ensemble).predict(ensemble, X)
     assert bool(torch.isfinite(out.mean).all() & (out.variance > 0).all())
 
 
@@ -128,22 +146,37 @@ def test_two_hundred_experts(name, kind):
 def test_finite_and_positive_whatever_the_sizes(name, M, extra, d, noise, seed):
     kind = "shared Z" if name == "pooled" else "exact"
     ensemble, data = build(kind, M, n=M + extra, d=d, noise=noise, seed=seed)
-    out = OPTIONS[name][0].combine(ensemble).predict(torch.cat([data.X, far(d, 2.0)]))
+    out = OPTIONS[name][0].combine(ensemble).predict(ensemble, torch.cat([data.X, far(d, 2.0)]))
     assert bool(torch.isfinite(out.mean).all() & torch.isfinite(out.variance).all())
     assert bool((out.variance > 0).all())
 
 
 @ALL
-def test_groups_change_nothing(aggregator, kind):
+def test_the_division_over_workers_changes_nothing(aggregator, kind):
     ensemble, _ = build(kind, 5)
     X = inputs(12, 2, 3)
-    whole = aggregator.combine(ensemble)
+    whole = aggregator.combine(ensemble).predict(ensemble, X)
     for sizes in ([2, 3], [1, 3, 1]):
-        parts = aggregator.combine(regrouped(ensemble, sizes))
-        a, b = whole.predict(X), parts.predict(X)
-        close(b.mean, a.mean, rtol=1e-6, atol=1e-7)
-        close(b.variance, a.variance, rtol=1e-6, atol=1e-8)
-        close(parts.mean(X), a.mean, rtol=1e-6, atol=1e-7)
+        divided = regrouped(ensemble, sizes)
+        combined = aggregator.combine(divided)
+        out = combined.predict(divided, X)
+        close(out.mean, whole.mean, rtol=1e-6, atol=1e-7)
+        close(out.variance, whole.variance, rtol=1e-6, atol=1e-8)
+        close(combined.mean(divided, X), whole.mean, rtol=1e-6, atol=1e-7)
+
+
+@ALL
+def test_gathered_from_other_processes_it_predicts_the_same(aggregator, kind):
+    ensemble, X = regrouped(build(kind, 5)[0], [2, 3], elsewhere=True), inputs(12, 2, 3)
+    combined = aggregator.combine(ensemble)
+    remote = combined.predict(ensemble, X)
+    here, gathered = ensemble.gathered(), combined.gathered()
+    assert isinstance(here.placement, LocalPlacement)
+    for part in (here, gathered):
+        assert b"Elsewhere" not in pickle.dumps(part)
+    out = gathered.predict(here, X)
+    close(out.mean, remote.mean, rtol=0, atol=0)
+    close(out.variance, remote.variance, rtol=0, atol=0)
 
 
 @ALL
@@ -151,22 +184,21 @@ def test_the_order_of_experts_does_not_matter(aggregator, kind):
     if aggregator.name == "grbcm":
         pytest.skip("the first augmented expert of grBCM has β = 1")
     ensemble, _ = build(kind, 5)
+    other = shuffled(ensemble, [3, 0, 4, 1, 2])
     X = inputs(12, 2, 3)
-    a = aggregator.combine(ensemble).predict(X)
-    b = aggregator.combine(shuffled(ensemble, [3, 0, 4, 1, 2])).predict(X)
+    a = aggregator.combine(ensemble).predict(ensemble, X)
+    b = aggregator.combine(other).predict(other, X)
     close(b.mean, a.mean, rtol=1e-6, atol=1e-7)
     close(b.variance, a.variance, rtol=1e-6, atol=1e-8)
 
 
 @ALL
 def test_chunks_change_nothing(aggregator, kind, monkeypatch):
-    from distgp.experts import base
-
     ensemble, _ = build(kind, 4)
     combined, X = aggregator.combine(ensemble), inputs(30, 2, 3)
-    whole = combined.predict(X)
-    monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 4 * combined.columns)
-    parts = combined.predict(X)
+    whole = combined.predict(ensemble, X)
+    monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 4 * combined.entries(ensemble))
+    parts = combined.predict(ensemble, X)
     close(parts.mean, whole.mean, rtol=1e-8, atol=1e-9)
     close(parts.variance, whole.variance, rtol=1e-8, atol=1e-10)
 
@@ -190,8 +222,8 @@ def test_one_expert_alone_is_returned(aggregator, kind, space):
         aggregator = type(aggregator)(**{**vars(aggregator), "space": space})
     ensemble, _ = build(kind, 1)
     X = torch.cat([inputs(20, 2, 3), far(2, 2.0)])
-    alone = ensemble.groups[0].posterior.predict(X)
-    out = aggregator.combine(ensemble).predict(X)
+    alone = posterior(ensemble).predict(X)
+    out = aggregator.combine(ensemble).predict(ensemble, X)
     close(out.mean, alone.mean[0], rtol=1e-6, atol=1e-7)
     close(out.variance, alone.variance[0], rtol=1e-6, atol=1e-7)
 
@@ -206,7 +238,8 @@ RETURN_TO_PRIOR = [BCM(), RBCM(), GRBCM(), NPAE(), TwoLevel(n_central=15), GPoE(
 def test_far_from_the_data_the_prior_returns(aggregator, kind):
     if not serves(aggregator, kind):
         pytest.skip("does not serve these experts")
-    out = aggregator.combine(build(kind, 5)[0]).predict(far(2, 40.0))
+    ensemble, _ = build(kind, 5)
+    out = aggregator.combine(ensemble).predict(ensemble, far(2, 40.0))
     close(out.mean, torch.zeros(3, dtype=FLOAT), atol=1e-8)
     close(out.variance, torch.full((3,), 1.3, dtype=FLOAT), rtol=1e-8)
 
@@ -215,13 +248,18 @@ def test_far_from_the_data_the_prior_returns(aggregator, kind):
 def test_far_field_of_the_others(kind):
     ensemble, _ = build(kind, 5)
     X = far(2, 40.0)
-    close(PoE().combine(ensemble).predict(X).variance, torch.full((3,), 1.3 / 5, dtype=FLOAT))
-    opt = Opt(variance="weighted").combine(ensemble)
-    assert opt.weights is not None
-    expected = float(opt.weights.square().sum()) * 1.3
-    close(opt.predict(X).variance, torch.full((3,), expected, dtype=FLOAT))
-    assert float(GPoE(weights="entropy").combine(ensemble).predict(X).variance.min()) > 1e6
-    assert float(OptPrinted().combine(ensemble).predict(X).variance.max()) < 1e-12
+
+    def variance(aggregator):
+        return aggregator.combine(ensemble).predict(ensemble, X).variance
+
+    close(variance(PoE()), torch.full((3,), 1.3 / 5, dtype=FLOAT))
+    weighted = Opt(variance="weighted")
+    weights = weighted.combine(ensemble).weights
+    assert weights is not None
+    expected = float(weights.square().sum()) * 1.3
+    close(variance(weighted), torch.full((3,), expected, dtype=FLOAT))
+    assert float(variance(GPoE(weights="entropy")).min()) > 1e6
+    assert float(variance(OptPrinted()).max()) < 1e-12
 
 
 @pytest.mark.parametrize("kind", COMMON)
@@ -232,14 +270,15 @@ def test_the_noise_is_added_once(kind):
         if not serves(aggregator, kind) or getattr(aggregator, "space", "") == "observed":
             continue
         combined = aggregator.combine(ensemble)
-        latent, observed = combined.predict(X), combined.predict(X, observed=True)
+        latent = combined.predict(ensemble, X)
+        observed = combined.predict(ensemble, X, observed=True)
         close(observed.variance - latent.variance, torch.full((9,), 0.05, dtype=FLOAT))
 
 
 def test_grbcm_of_two_shards_is_the_full_gp():
     ensemble, data = build("exact", 2)
     X = inputs(20, 2, 3)
-    out, full = GRBCM().combine(ensemble).predict(X), full_gp(ensemble, data, X)
+    out, full = GRBCM().combine(ensemble).predict(ensemble, X), full_gp(ensemble, data, X)
     close(out.mean, full.mean)
     close(out.variance, full.variance, rtol=1e-8)
 
@@ -247,63 +286,29 @@ def test_grbcm_of_two_shards_is_the_full_gp():
 @pytest.mark.parametrize("kind", ["exact", "shared Z"])
 def test_float32_runs(kind):
     ensemble, _ = build(kind, 4)
-    (group,) = ensemble.groups
-    narrow = group.rows().to(dtype=torch.float32)
-    theta = group.posterior.parameters.to(dtype=torch.float32)
-    from ensembles import expert
-
-    from distgp import Ensemble, unstack
-
-    ensemble32 = Ensemble.condition(expert(kind), theta, unstack(narrow))
+    narrow = [shard.to(dtype=torch.float32) for shard in shards_of(ensemble)]
+    theta = ensemble.parameters.to(dtype=torch.float32)
+    ensemble32 = Ensemble.condition(expert(kind), theta, narrow)
     X = inputs(9, 2, 3)
     for aggregator in EVERY:
         if not serves(aggregator, kind) or aggregator.name == "opt-printed":
             continue
-        out = aggregator.combine(ensemble32).predict(X.to(torch.float32))
+        out = aggregator.combine(ensemble32).predict(ensemble32, X.to(torch.float32))
         assert out.mean.dtype == torch.float32, aggregator
         assert out.variance.dtype == torch.float32, aggregator
-        wide = aggregator.combine(ensemble).predict(X)
+        wide = aggregator.combine(ensemble).predict(ensemble, X)
         close(out.mean.to(FLOAT), wide.mean, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("aggregator", EVERY, ids=str)
 @pytest.mark.parametrize("name", ["linear", "linear times RBF"])
 def test_where_the_prior_vanishes_nothing_breaks(aggregator, name):
-    from helpers import shard
-
-    from distgp import (
-        RBF,
-        Ensemble,
-        ExactExpert,
-        Linear,
-        Parameters,
-        RandomPartition,
-        SparseExpert,
-        split,
-    )
-
     data = shard(40, 2)
     kernel = Linear(1.0) if name == "linear" else Linear(1.0) * RBF(0.7)
     pooled = aggregator.name == "pooled"
     theta = Parameters.of(kernel, 0.1, inputs(5, 2, 5) if pooled else None)
     shards = split(data, RandomPartition().assign(data.X.numpy(), 3, 0))
     ensemble = Ensemble.condition(SparseExpert() if pooled else ExactExpert(), theta, shards)
-    out = aggregator.combine(ensemble).predict(torch.zeros(2, 2, dtype=FLOAT))
+    out = aggregator.combine(ensemble).predict(ensemble, torch.zeros(2, 2, dtype=FLOAT))
     assert bool(torch.isfinite(out.mean).all())
     assert bool((torch.isfinite(out.variance) & (out.variance > 0)).all())
-
-
-def test_an_ensemble_checks_its_groups():
-    from distgp import Ensemble, ExactExpert
-    from distgp.aggregation import Group
-
-    ensemble, data = build("exact", 2)
-    (group,) = ensemble.groups
-    with pytest.raises(ValueError, match="first expert is 0, expected 2"):
-        Ensemble((group, group))
-    single = ExactExpert().condition(ensemble.parameters, data)
-    with pytest.raises(ValueError, match="batched posterior"):
-        Ensemble((Group(single, data),))
-    other, _ = build("shared Z", 2)
-    with pytest.raises(ValueError, match="of one kind"):
-        Ensemble((group, Group(other.groups[0].posterior, None, 2)))

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from precision import clustered
 
 import distgp
-from distgp import EXPERTS, RBF, Expert, Kernel, Parameters, Scale, Shard, linalg, stack, unstack
-from distgp.experts import base, inducing
+from distgp import EXPERTS, RBF, Kernel, Scale, linalg
+from distgp.data import Shard, stack, unstack
+from distgp.experts import Expert, Parameters, base, inducing
 
 ALL = pytest.mark.parametrize("expert", [cls() for cls in concrete(Expert)], ids=lambda e: e.name)
 KERNELS = pytest.mark.parametrize("cls", concrete(Kernel), ids=lambda cls: cls.__name__)
@@ -135,7 +136,7 @@ def test_predictions_come_in_chunks_and_do_not_depend_on_them(expert, monkeypatc
         return predict_chunk(self, chunk)
 
     monkeypatch.setattr(type(posterior), "predict_chunk", recorded)
-    monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 7 * posterior.columns)
+    monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 7 * posterior.entries)
     parts = posterior.predict(X)
     assert sizes == [7] * 7 + [1]
     close(parts.mean, whole.mean, rtol=1e-12)
@@ -162,7 +163,7 @@ def test_mean_only_does_no_variance_work(expert, monkeypatch):
 
 @ALL
 @KERNELS
-@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
+@pytest.mark.filterwarnings("ignore::distgp.linalg.JitterWarning")
 def test_variances_are_positive_for_every_kernel(expert, cls):
     data = shard(30, 2)
     theta = Parameters.of(example(cls, 2), 1e-6, inputs(8, 2, 5))
@@ -188,7 +189,7 @@ def test_the_floor_of_a_variance():
     lengthscale=st.floats(0.05, 20.0),
     distance=st.sampled_from([0.0, 1.0, 1e3, 1e8]),
 )
-@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
+@pytest.mark.filterwarnings("ignore::distgp.linalg.JitterWarning")
 def test_variances_are_positive_and_at_most_the_prior(expert, n, noise, lengthscale, distance):
     data = shard(n, 2)
     theta = Parameters.of(2.0 * RBF(lengthscale), noise, inputs(8, 2, 5))
@@ -239,7 +240,7 @@ def test_repeats_condition_like_one_row_with_less_noise():
         close(many.variance, once.variance, rtol=1e-7)
 
 
-@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
+@pytest.mark.filterwarnings("ignore::distgp.linalg.JitterWarning")
 @pytest.mark.parametrize(
     ("name", "mean_error", "std_error"), [("exact", 0.15, 0.02), ("sparse", 1e-4, 1e-4)]
 )
@@ -259,14 +260,14 @@ def test_float32_on_clustered_points_with_little_noise(name, mean_error, std_err
     assert float((narrow.std.to(FLOAT) - wide.std).abs().max()) < std_error
 
 
-@pytest.mark.filterwarnings("ignore::distgp.JitterWarning")
+@pytest.mark.filterwarnings("ignore::distgp.linalg.JitterWarning")
 def test_a_float32_bound_stays_below_the_likelihood():
     # 128 inducing inputs under a long lengthscale: K_uu is singular to far more than float32.
     data = shard(1000, 2)
     theta = Parameters.of(1.0 * RBF(1.0), 0.01, inducing.kmeans(data.X, 128, 0))
-    exact = distgp.ExactExpert().objective(theta, data)
+    exact = distgp.experts.ExactExpert().objective(theta, data)
     narrow = theta.to(dtype=torch.float32), data.to(dtype=torch.float32)
-    bound = distgp.SparseExpert().objective(*narrow)
+    bound = distgp.experts.SparseExpert().objective(*narrow)
     assert exact - 0.01 < bound < exact + 1.0
 
 
@@ -282,7 +283,7 @@ def test_unstack_undoes_stack():
 def test_sparse_with_every_row_inducing_is_exact(cls):
     data, X = shard(40, 2), inputs(20, 2, 3)
     theta = Parameters.of(example(cls, 2), 0.05, data.X)
-    exact, sparse = distgp.ExactExpert(), distgp.SparseExpert()
+    exact, sparse = distgp.experts.ExactExpert(), distgp.experts.SparseExpert()
     close(sparse.objective(theta, data), exact.objective(theta, data), rtol=1e-9)
     a, b = exact.condition(theta, data).predict(X), sparse.condition(theta, data).predict(X)
     close(b.mean, a.mean, rtol=1e-7, atol=1e-8)
@@ -300,9 +301,9 @@ def test_sparse_with_every_row_inducing_is_exact(cls):
 def test_bound_is_below_the_likelihood_and_grows_with_inducing_inputs(cls, n, m, noise, seed):
     data, kernel = shard(n, 2, seed), example(cls, 2)
     Z = inputs(m, 2, seed + 1)
-    exact = distgp.ExactExpert().objective(Parameters.of(kernel, noise), data)
-    few = distgp.SparseExpert().objective(Parameters.of(kernel, noise, Z), data)
-    more = distgp.SparseExpert().objective(
+    exact = distgp.experts.ExactExpert().objective(Parameters.of(kernel, noise), data)
+    few = distgp.experts.SparseExpert().objective(Parameters.of(kernel, noise, Z), data)
+    more = distgp.experts.SparseExpert().objective(
         Parameters.of(kernel, noise, torch.cat([Z, inputs(3, 2, seed + 2)])), data
     )
     slack = 1e-7 * (1 + float(exact.abs()))

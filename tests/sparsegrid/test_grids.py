@@ -1,14 +1,16 @@
 """Index sets, coefficients and points, against closed formulas and plain enumeration."""
 
+import doctest
+import importlib
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from distgp.sparsegrid import (
     Box,
-    Cost,
     SparseGrid,
     axis,
     axis_size,
@@ -66,32 +68,6 @@ def test_points(level, d, boundary):
         assert torch.equal(torch.unique(points[own], dim=0), wanted) and len(own) == len(wanted)
 
 
-def test_cost_needs_no_enumeration():
-    cost = Cost.of(1000, 3, 4, "opticom")
-    made = SparseGrid.of(4, 3)
-    sizes = [len(own) for own in made.members]
-    assert cost.grids == len(sizes) and cost.largest == max(sizes)
-    assert list(cost.points.values()) == sizes and cost.union == len(made.positions)
-    work = 2 * 1000 * sum(m**2 for m in sizes)
-    assert work <= cost.flops <= 3 * work
-    huge = Cost.of(10**9, 20, 15, "opticom")
-    assert huge.grids == number_of_grids(15, 20) > 10**8
-    with pytest.raises(MemoryError, match="lower the level"):
-        huge.refuse_above(2**40)
-    with pytest.raises(ValueError, match="too many to list"):
-        _ = huge.points
-
-
-@pytest.mark.parametrize(("level", "d"), [(1, 2000), (600, 2), (40, 60)])
-def test_sizes_beyond_all_measure_are_told_at_once(level, d):
-    cost = Cost.of(100, d, level, "opticom")
-    assert f"level {level} in {d} columns" in str(cost)
-    assert cost.union == sum(2**i * math.comb(d - 1 + i, d - 1) for i in range(level))
-    if level > 1:
-        with pytest.raises(MemoryError, match=r"10\^\d+ GiB"):
-            cost.refuse_above(2**40)
-
-
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="level ≥ 1"):
         index_set(0, 2)
@@ -110,3 +86,16 @@ def test_the_sparse_grid_as_one_grid_stays_where_it_is():
     here = SparseGrid.of(3, 2).whole()
     assert here.coefficients.tolist() == [1.0] and here.levels.tolist() == [[0, 0]]
     assert here.members[0].tolist() == list(range(len(here.positions)))
+
+
+def test_a_box_around_rows_is_their_range_and_never_flat():
+    X = np.array([[1.0, 7.0], [3.0, 7.0], [-2.0, 7.0]], dtype=np.float32)
+    box = Box.around(X)
+    assert box.lower.tolist() == [-2.0, 6.5] and box.upper.tolist() == [3.0, 7.5]
+    assert box.lower.dtype == box.upper.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["grids", "cost"])
+def test_the_examples_in_the_documentation_run(name):
+    found = doctest.testmod(importlib.import_module(f"distgp.sparsegrid.{name}"))
+    assert found.attempted and not found.failed

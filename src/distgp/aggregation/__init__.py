@@ -1,22 +1,15 @@
-"""Aggregation: one posterior out of many."""
+"""Aggregation: one posterior out of many experts'."""
 
-from distgp.aggregation.base import (
-    AggregationError,
-    Aggregator,
-    Combined,
-    MarginalAggregator,
-    WeightsWarning,
-)
-from distgp.aggregation.central import CentralWarning
-from distgp.aggregation.committee import BCM, GRBCM, RBCM
-from distgp.aggregation.ensemble import Ensemble, Group
-from distgp.aggregation.local import OptLocal
+from distgp.aggregation.base import AggregationError, Aggregator, Combined, WeightsWarning
+from distgp.aggregation.committees import BCM, GRBCM, RBCM, GPoE, PoE
+from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.marginals import MarginalAggregator
 from distgp.aggregation.nested import NPAE
-from distgp.aggregation.optimal import Opt
+from distgp.aggregation.opt_local import OptLocal
+from distgp.aggregation.optimal import Opt, OptPrinted
 from distgp.aggregation.pooled import Pooled
-from distgp.aggregation.printed import OptPrinted
-from distgp.aggregation.product import GPoE, PoE
-from distgp.aggregation.twolevel import TwoLevel
+from distgp.aggregation.two_level import TwoLevel
+from distgp.aggregation.variance import CentralWarning
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     kind.name: kind
@@ -35,7 +28,6 @@ __all__ = [
     "Combined",
     "Ensemble",
     "GPoE",
-    "Group",
     "MarginalAggregator",
     "Opt",
     "OptLocal",

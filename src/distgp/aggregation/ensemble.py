@@ -1,123 +1,161 @@
 """An ensemble: the conditioned experts, wherever they live.
 
-Aggregators reach the experts through `map` and `derive` alone: functions of one group of experts,
-whose results, sums over that group's rows or values at test points, are small. Groups that live in
-other processes therefore need no other aggregators.
+Aggregators reach the experts through `map`, `on_first` and `derive` alone: functions of one worker's
+experts whose results, sums over that worker's rows or values at test points, are small. So the same
+aggregators serve experts in this process and on a cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from distgp.engines import Local, Placement
-from distgp.experts import ExactPosterior, Expert, Parameters, Posterior, SparsePosterior
-from distgp.shards import Shard
-from distgp.workers import ShardGroup, Workers, draw_central, sizes_of
+from distgp.data import sample
+from distgp.data.shard import Shard
+from distgp.data.source import placed
+from distgp.engines import LocalPlacement, Placement
+from distgp.experts import ExactExpert, ExactPosterior, Expert, Parameters, Posterior
 
 Result = TypeVar("Result")
 WIDE = torch.float64
-"""What sums over rows and systems for weights are computed in, whatever the data's dtype."""
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Experts that live together: a batched posterior and the shards that it was conditioned on."""
-
-    posterior: Posterior
-    shards: Shard | None
-    first: int = 0  # the number of its first expert in the ensemble
-
-    @property
-    def size(self) -> int:
-        """How many experts."""
-        return self.posterior.batch[0]
-
-    def rows(self) -> Shard:
-        """The shards, where an aggregator cannot do without the rows."""
-        if self.shards is None:
-            raise ValueError(
-                "this aggregator needs the training rows, which these experts no longer hold; "
-                "poe, gpoe, bcm, rbcm, npae and, with shared inducing inputs, opt, grbcm and pooled "
-                "do without"
-            )
-        return self.shards
-
-
-@dataclass(frozen=True, eq=False)
-class About:
-    """What must be known of a group without asking it again."""
-
-    size: int
-    first: int
-    parameters: Parameters
-    exact: bool
+"""The dtype of sums over rows and of systems for weights, whatever the data's dtype is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """M conditioned experts, in groups, wherever those live."""
+    """M conditioned experts, wherever they live.
 
-    where: Placement[Group]
-    about: tuple[About, ...]
+    Parameters
+    ----------
+    placement : Placement of Posterior
+        Each worker holds one posterior with one batch dimension: its own experts.
+    counts : tuple of int
+        The number of experts of each worker.
+    parameters : Parameters
+        θ of all experts, with a batch dimension of M wherever they differ.
+    expert : Expert
+        The kind of the experts.
+    """
 
-    def __init__(
-        self, where: Placement[Group] | Sequence[Group], about: tuple[About, ...] | None = None
-    ) -> None:
-        placed = where if isinstance(where, Placement) else Local(tuple(where))
-        object.__setattr__(self, "where", placed)
-        object.__setattr__(self, "about", tuple(placed.map(_about)) if about is None else about)
-        object.__setattr__(self, "_drawn", {})
-        expected = 0
-        for group in self.about:
-            if group.exact is not self.about[0].exact:
-                raise ValueError("the experts of an ensemble must be of one kind")
-            if group.first < expected:
-                raise ValueError(f"a group's first expert is {group.first}, expected {expected}")
-            expected = group.first + group.size
+    placement: Placement[Posterior]
+    counts: tuple[int, ...]
+    parameters: Parameters
+    expert: Expert
+
+    def __post_init__(self) -> None:
+        if len(self.placement) != len(self.counts):
+            raise ValueError(
+                f"expected one number of experts per worker, got {len(self.counts)} numbers for "
+                f"{len(self.placement)} workers"
+            )
+        for batch in (self.parameters.batch, self.parameters.inducing_batch):
+            if batch not in ((), (self.size,)):
+                raise ValueError(
+                    f"expected parameters that {self.size} experts share, or one set per expert, got "
+                    f"batch dimensions {tuple(batch)}"
+                )
 
     @staticmethod
     def condition(
-        expert: Expert, parameters: Parameters, shards: Sequence[Shard] | Workers
+        expert: Expert, parameters: Parameters, shards: Placement[Shard] | Sequence[Shard]
     ) -> Ensemble:
-        """Condition one expert on each shard, where the shards are."""
-        workers = shards if isinstance(shards, Workers) else Workers.of(shards)
-        return Ensemble(workers.where.derive(_condition, expert, parameters))
+        """Condition one expert on each shard, where the shards are.
 
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The groups themselves, brought here if they live elsewhere."""
-        return self.where.here()
+        Parameters
+        ----------
+        expert : Expert
+            The kind of expert.
+        parameters : Parameters
+            θ, shared or with one entry per expert.
+        shards : Placement of Shard, or sequence of Shard
+            One shard per expert; a sequence stays in this process.
 
-    def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
-        """function(group, *arguments) for every group, in order."""
-        return self.where.map(function, *arguments)
+        Returns
+        -------
+        Ensemble
+        """
+        placement = placed(shards)
+        counts = tuple(sample.counts(placement))
+        if parameters.batch or parameters.inducing_batch:
+            ends = zip(counts, accumulate(counts), strict=True)
+            own = [parameters[stop - count : stop] for count, stop in ends]
+            made = placement.derive(_condition, expert, each=own)
+        else:
+            made = placement.derive(_condition, expert, parameters)
+        return Ensemble(made, counts, parameters, expert)
 
-    def first(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """function(group, *arguments) for the first group alone."""
-        return self.where.first(function, *arguments)
+    def map(
+        self,
+        function: Callable[..., Result],
+        *arguments: Any,
+        each: Sequence[Any] | None = None,
+    ) -> list[Result]:
+        """Call ``function(posterior, *arguments)`` for every worker's experts, as `Placement.map`."""
+        return self.placement.map(function, *arguments, each=each)
 
-    def derive(self, function: Callable[..., Group | None], *arguments: Any) -> Ensemble:
-        """An ensemble of what the function makes of each group; groups that it drops are left out."""
-        return Ensemble(self.where.derive(function, *arguments))
+    def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call ``function(posterior, *arguments)`` for the first worker's experts alone."""
+        return self.placement.on_first(function, *arguments)
 
-    def extended(self, group: Group) -> Ensemble:
-        """The same with one group more, in this process."""
-        return Ensemble((*self.groups, group))
+    def derive(
+        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+    ) -> Placement[Any]:
+        """Place what a function makes of each worker's experts beside them, as `Placement.derive`."""
+        return self.placement.derive(function, *arguments, each=each)
+
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Cut a tensor (M, …) with one entry per expert into the parts of the workers, for `each`."""
+        return sample.split_each(values, self.counts)
+
+    def gathered(self) -> Ensemble:
+        """The same ensemble in this process; itself where it is here already.
+
+        Sparse experts come without the rows that they were conditioned on, exact ones are made of
+        them.
+        """
+        if isinstance(self.placement, LocalPlacement):
+            return self
+        return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows))))
+
+    def extended(self, posterior: Posterior) -> Ensemble:
+        """The same ensemble with more experts, all of them in this process.
+
+        Parameters
+        ----------
+        posterior : Posterior
+            The new experts: of the same kind, with one batch dimension.
+
+        Returns
+        -------
+        Ensemble
+        """
+        if len(posterior.batch) != 1:
+            raise ValueError("an ensemble needs a batched posterior: condition on stack([shard])")
+        if isinstance(posterior, ExactPosterior) is not self.exact:
+            raise ValueError("the experts of an ensemble must be of one kind")
+        new = posterior.parameters.to(dtype=self.parameters.noise.dtype)
+        items = (*self.placement.gather().items, posterior)
+        return Ensemble(
+            LocalPlacement(items),
+            (*self.counts, posterior.count),
+            self.parameters.joined(new),
+            self.expert,
+        )
 
     @property
     def size(self) -> int:
-        """M."""
-        return sum(group.size for group in self.about)
+        """The number M of experts."""
+        return sum(self.counts)
 
     @property
-    def parameters(self) -> Parameters:
-        """θ, where the experts share it."""
-        return self.about[0].parameters
+    def exact(self) -> bool:
+        """Whether the experts are exact."""
+        return isinstance(self.expert, ExactExpert)
 
     @property
     def shares_hyperparameters(self) -> bool:
@@ -129,52 +167,34 @@ class Ensemble:
         """Whether the experts are sparse, with the same kernel, noise and inducing inputs."""
         return not self.exact and self.shares_hyperparameters and not self.parameters.inducing_batch
 
-    @property
-    def exact(self) -> bool:
-        """Whether the experts are exact."""
-        return self.about[0].exact
-
     def prior(self, X: Tensor) -> Tensor:
-        """k(x, x), where the experts share the kernel."""
+        """k(x, x) in the dtype of X, where the experts share the kernel."""
         return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
 
     def noise(self) -> Tensor:
-        """σ²; the experts' mean where they differ."""
-        return torch.cat([a.parameters.noise.expand(a.size) for a in self.about]).mean()
+        """The noise variance σ²; the mean of the experts' where they differ."""
+        return self.parameters.noise.mean()
 
     def sizes(self) -> Tensor:
-        """n_i of all shards, (M,)."""
-        return torch.cat(self.map(sizes_of))
+        """The number n_i of rows of every shard, (M,)."""
+        return sample.sizes(self.placement)
 
     def row_count(self) -> int:
-        """n: the rows of all shards, known even where they are no longer held."""
-        return int(sum(self.map(_row_count)))
+        """The number n of rows of all shards, known even where they are no longer held."""
+        return sum(self.map(_row_count))
 
     def central(self, size: int, seed: int) -> Shard:
-        """Random rows, evenly from all shards: the same for any order of the experts.
-
-        Drawn once, for all aggregators that ask for the same.
-        """
-        drawn: dict[tuple[int, int], Shard] = self.__dict__["_drawn"]
-        if (size, seed) not in drawn:
-            drawn[size, seed] = draw_central(self.where, self.sizes(), size, seed)
-        return drawn[size, seed]
+        """Random rows, evenly from all shards: the same for any order of the experts."""
+        return sample.central(self.placement, size, seed)
 
 
-def _about(group: Group) -> About:
-    if len(group.posterior.batch) != 1:
-        raise ValueError("a group needs a batched posterior: condition on stack([shard])")
-    exact = isinstance(group.posterior, ExactPosterior)
-    return About(group.size, group.first, group.posterior.parameters, exact)
+def _condition(shards: Shard, expert: Expert, parameters: Parameters) -> Posterior:
+    return expert.condition(parameters, shards)
 
 
-def _condition(group: ShardGroup, expert: Expert, parameters: Parameters) -> Group:
-    if parameters.batch or parameters.inducing_batch:
-        parameters = parameters[group.first : group.first + group.size]
-    return Group(expert.condition(parameters, group.shards), group.shards, group.first)
+def _without_rows(posterior: Posterior) -> Posterior:
+    return posterior.without_rows()
 
 
-def _row_count(group: Group) -> int:
-    if isinstance(group.posterior, SparsePosterior):
-        return int(group.posterior.sums.n.sum())
-    return int(group.rows().sizes.sum())
+def _row_count(posterior: Posterior) -> int:
+    return posterior.row_count()

@@ -1,4 +1,4 @@
-"""Optimal weights: `opt`, the paper's idea with the inner products over all rows."""
+"""Optimal weights: `opt`, over all rows, and `opt-printed`, as the paper prints them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,42 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from distgp import linalg
 from distgp.aggregation.base import (
     Aggregator,
     Combined,
     check_choice,
     check_count,
+    check_ridge,
     require,
+    require_one_prior,
     warn_of_large_weights,
 )
-from distgp.aggregation.central import Central
-from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.basis import Basis
+from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.gram import (
-    WIDE,
-    Basis,
     NormalEquations,
-    central_basis,
     means_at,
     means_of,
     normal_equations,
     rkhs_inner,
-    row_sums,
-    shared_inducing_equations,
-    solve,
+    sampled_equations,
+    shared_equations,
     symmetric,
+    trial_sums,
 )
-from distgp.aggregation.own import OwnExact, OwnNystrom, OwnShared
-from distgp.aggregation.variance import Mixture, Nested, VarianceRule, Weighted
-from distgp.aggregation.weighted import WeightedCombined
+from distgp.aggregation.variance import (
+    Central,
+    Mixture,
+    Nested,
+    OwnExact,
+    OwnNystrom,
+    OwnShared,
+    Printed,
+    VarianceRule,
+    Weighted,
+    WeightedCombined,
+)
 
 SMALL_NORM, LARGEST_NORM = 10.0, 1e3
 """Σ|β| beyond which weights are reported. Over all rows large weights come from experts that span
@@ -44,16 +53,31 @@ MARGINAL = "poe, gpoe, bcm, rbcm, grbcm, or opt with variance='own' or 'weighted
 
 @dataclass(frozen=True)
 class Opt(Aggregator):
-    """Σβ_i μ_i with the weights that bring it closest to the full GP's mean, in R(g).
+    """Σβ_i μ_i with the weights that bring it closest to the full GP's mean.
 
-    ridge: ρ of the pull towards equal weights; None for 0, or 0.1 where it is needed: with `n_eval`
-    or different hyperparameters. n_eval: use a sample of rows instead of all (which only pays for
-    sparse experts with their own inducing inputs; take 40 M at least). variance: "own", the mean
-    squared error of this combination under the prior, at most min s_i² (a mixture's where
-    hyperparameters differ);
-    "weighted", Σβ²s²; "central"; "nested". cross: how "own" gets the covariances between experts:
-    "nystrom", through n_central central inputs, or "exact", O(n²) a test point, for exact experts;
-    sparse ones know theirs, O((Mm)²) a test point with their own inducing inputs, O(m²) with shared.
+    "Closest" is in R(g) = ‖y − g(X)‖² + σ²‖g‖²_H, which the full GP's mean minimises. The weights solve
+    Gβ = b with the inner products of the expert means over all rows.
+
+    Parameters
+    ----------
+    ridge : float, optional
+        ρ of the pull towards equal weights. By default 0, or 0.1 where a ridge is needed: with
+        `n_eval`, or for different hyperparameters.
+    n_eval : int, optional
+        Use a sample of this many rows instead of all. It only pays for sparse experts with their own
+        inducing inputs; take 40 M at least.
+    variance : {"own", "weighted", "central", "nested"}, default="own"
+        "own": the mean squared error of this combination under the prior, at most min s_i²; a
+        mixture's variance where hyperparameters differ. "weighted": Σβ²s². "central": that of a sparse
+        GP on central inputs. "nested": NPAE's.
+    cross : {"nystrom", "exact"}, default="nystrom"
+        How "own" gets the covariances between exact experts: through central inputs, or exactly in
+        O(n²) per test point. Sparse experts know theirs, in O((Mm)²) per test point with their own
+        inducing inputs and in O(m²) with shared ones.
+    n_central : int, default=128
+        The number of central inputs.
+    seed : int, default=0
+        The seed of the rows that are drawn.
     """
 
     name: ClassVar[str] = "opt"
@@ -67,8 +91,7 @@ class Opt(Aggregator):
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, ("own", "weighted", "central", "nested"))
         check_choice("cross", self.cross, ("nystrom", "exact"))
-        if self.ridge is not None and not 0 <= self.ridge < float("inf"):
-            raise ValueError(f"ridge must be finite and not negative, got {self.ridge}")
+        check_ridge(self.ridge)
         check_count("n_eval", self.n_eval)
         check_count("n_central", self.n_central)
 
@@ -79,32 +102,19 @@ class Opt(Aggregator):
             whole = self.n_eval is None or ensemble.shares_inducing
             sure = ensemble.shares_hyperparameters and whole
             default = 0.0 if sure else 0.1
-            ridge = default if self.ridge is None else self.ridge
-            beta = solve(self.equations(ensemble), ridge)
+            beta = self.equations(ensemble).weights(default if self.ridge is None else self.ridge)
             warn_of_large_weights(self.name, beta, LARGEST_NORM if sure else SMALL_NORM)
             rule, basis = self._variance(ensemble, beta)
-        central = None if basis is None else basis.parameters.inducing
-        return WeightedCombined(
-            ensemble=ensemble, noise=ensemble.noise(), weights=beta, rule=rule, central=central
-        )
+        central = None if basis is None else basis.inputs
+        return WeightedCombined(noise=ensemble.noise(), weights=beta, central=central, rule=rule)
 
     def equations(self, ensemble: Ensemble) -> NormalEquations:
         """G and b: over all rows, over a sample, or from the sums of experts that share Z."""
         if ensemble.shares_inducing:
-            return shared_inducing_equations(ensemble)
+            return shared_equations(ensemble)
         if self.n_eval is not None:
-            return self._sampled(ensemble, self.n_eval)
-        sums = ensemble.map(row_sums, means_of(ensemble), None)
-        return normal_equations(ensemble, sums, ensemble.shares_hyperparameters)
-
-    def _sampled(self, ensemble: Ensemble, size: int) -> NormalEquations:
-        means, sample = means_of(ensemble), ensemble.central(size, self.seed)
-        F, scale = means_at(means, sample.X), float(ensemble.sizes().sum()) / sample.n
-        G, b = scale * F @ F.mT, scale * F @ sample.y.to(WIDE)
-        if ensemble.shares_hyperparameters:
-            inner = ensemble.map(rkhs_inner, means)
-            G = G + ensemble.noise().to(WIDE) * symmetric(inner)
-        return NormalEquations(G, b)
+            return sampled_equations(ensemble, self.n_eval, self.seed)
+        return normal_equations(ensemble, ensemble.map(trial_sums, means_of(ensemble), None))
 
     def _variance(self, ensemble: Ensemble, beta: Tensor) -> tuple[VarianceRule, Basis | None]:
         if self.variance == "weighted":
@@ -112,15 +122,70 @@ class Opt(Aggregator):
         if not ensemble.shares_hyperparameters:
             why = f"with variance={self.variance!r} needs one prior for all experts"
             require(self.variance == "own", self.name, why, MARGINAL)
-            return Mixture(ensemble.size), None
+            return Mixture(), None
         if self.variance == "nested":
-            return Nested(ensemble), None
+            return Nested(), None
         if self.variance == "own" and ensemble.shares_inducing:
             return OwnShared.of(ensemble, beta), None
         if self.variance == "own" and (self.cross == "exact" or not ensemble.exact):
-            return OwnExact(ensemble, beta), None
+            return OwnExact(beta), None
         central = ensemble.central(self.n_central, self.seed)
-        basis = central_basis(ensemble.parameters, central.X)
+        basis = Basis.of(ensemble.parameters, central.X)
         if self.variance == "own":
             return OwnNystrom.of(ensemble, beta, basis), basis
-        return Central.of(ensemble, basis), basis
+        return Central.of_rows(ensemble, basis), basis
+
+
+@dataclass(frozen=True)
+class OptPrinted(Aggregator):
+    """The paper's weights, algorithms 3 to 6 as printed, for comparison; `opt` is what works.
+
+    G is summed over one central row per shard, b = diag G, and there is a jitter. But b = diag G holds
+    for projections of f* onto subspaces, which posteriors on different shards are not, and M rows
+    cannot tell M functions apart: as M grows the weights explode.
+
+    Parameters
+    ----------
+    lam : float, optional
+        λ of the inner product: σ² by default, 1 as algorithm 5 has it.
+    jitter : float, default=1e-6
+        What is added to G's diagonal, relative to its mean.
+    variance : {"printed", "weighted"}, default="printed"
+        The printed one goes to 0 far from the data; "weighted" is Σβ²s².
+    seed : int, default=0
+        The seed of the rows that are drawn.
+    """
+
+    name: ClassVar[str] = "opt-printed"
+    lam: float | None = None
+    jitter: float = 1e-6
+    variance: Literal["printed", "weighted"] = "printed"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("variance", self.variance, ("printed", "weighted"))
+        if self.jitter < 0 or (self.lam is not None and not self.lam > 0):
+            raise ValueError(
+                f"expected jitter ≥ 0 and lam > 0 (or None), got {self.jitter} and {self.lam}"
+            )
+
+    def combine(self, ensemble: Ensemble) -> Combined:
+        """Solve (G + jitter·mean(diag G)·I)β = diag G."""
+        require_one_prior(ensemble, self.name)
+        with torch.no_grad():
+            equations, inputs = self.equations(ensemble)
+            G = linalg.add_diagonal(equations.G, self.jitter * equations.G.diagonal().mean())
+            L = linalg.cholesky(G, "the printed Gram matrix")
+            beta = linalg.cholesky_solve(L, equations.b[:, None])[:, 0]
+        warn_of_large_weights(self.name, beta, SMALL_NORM)
+        rule = Printed(beta) if self.variance == "printed" else Weighted(beta)
+        return WeightedCombined(noise=ensemble.noise(), weights=beta, central=inputs, rule=rule)
+
+    def equations(self, ensemble: Ensemble) -> tuple[NormalEquations, Tensor]:
+        """G_lk = Σ_c f_l(x_c)f_k(x_c) + λ⟨f_l, f_k⟩_H and b = diag G, and the central inputs X_c."""
+        central, means = ensemble.central(ensemble.size, self.seed), means_of(ensemble)
+        F = means_at(means, central.X)
+        inner = ensemble.map(rkhs_inner, means)
+        lam = ensemble.noise().to(WIDE) if self.lam is None else self.lam
+        G = F @ F.mT + lam * symmetric(inner)
+        return NormalEquations(G, G.diagonal()), central.X

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from distgp.aggregation.base import Aggregator, Combined, require
-from distgp.aggregation.central import sum_sparse
-from distgp.aggregation.ensemble import Ensemble, Group
-from distgp.aggregation.gram import factor_of_K
-from distgp.experts import Prediction, SparsePosterior
-from distgp.experts.sparse import SparseSums
+from distgp.aggregation.basis import Basis, sum_sparse
+from distgp.aggregation.ensemble import Ensemble
+from distgp.experts import Posterior, Prediction, SparsePosterior, SparseSums
 
 
 @dataclass(frozen=True)
 class Pooled(Aggregator):
-    """Sparse experts that share θ and Z: ΣAAᵀ and ΣAy give the full posterior, no error at all."""
+    """The full sparse posterior of experts that share θ and Z.
+
+    ΣAAᵀ and ΣAy over all shards are all that it needs: there is no aggregation error at all.
+    """
 
     name: ClassVar[str] = "pooled"
 
@@ -31,37 +32,38 @@ class Pooled(Aggregator):
             "two-level for exact experts or own inducing inputs, opt for different hyperparameters",
         )
         with torch.no_grad():
-            total = sum_sparse(ensemble.map(_total))
-            Lu = ensemble.first(factor_of_K)
-            posterior = SparsePosterior.of(ensemble.parameters, Lu, total)
-        return PooledCombined(posterior, ensemble.noise())
+            total, basis = sum_sparse(ensemble.map(_total)), Basis.of_shared(ensemble)
+            posterior = SparsePosterior.of(basis.parameters, basis.L, total)
+        return PooledCombined(noise=ensemble.noise(), posterior=posterior)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PooledCombined(Combined):
     """One sparse posterior, given all rows."""
 
     posterior: SparsePosterior
-    noise: Tensor
 
-    @property
-    def columns(self) -> int:
-        """As its posterior."""
-        return self.posterior.columns
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of its posterior, which asks no expert."""
+        del ensemble
+        return self.posterior.entries
 
-    def between(self, X: Tensor) -> Tensor:
+    def between(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The posterior's covariance."""
+        del ensemble
         return self.posterior.covariance(X)
 
-    def mean_chunk(self, X: Tensor) -> Tensor:
+    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The posterior's mean."""
+        del ensemble
         return self.posterior.mean_chunk(X)
 
-    def predict_chunk(self, X: Tensor) -> Prediction:
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """The posterior's prediction."""
+        del ensemble
         return self.posterior.predict_chunk(X)
 
 
-def _total(group: Group) -> SparseSums:
-    assert isinstance(group.posterior, SparsePosterior)
-    return group.posterior.sums.total()
+def _total(posterior: Posterior) -> SparseSums:
+    assert isinstance(posterior, SparsePosterior)
+    return posterior.sums.total()

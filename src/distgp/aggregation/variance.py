@@ -1,92 +1,159 @@
-"""Variances of a weighted combination g = Σβ_i μ_i of experts, each its own rule.
+"""Combinations with constant weights, g = Σβ_i μ_i, and the rules for their variance.
 
 A rule is built once, when the experts are combined; `at` gives the latent variance at test points.
+Like the posterior that it belongs to, a rule holds its own numbers and is handed the experts.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.ensemble import WIDE, Ensemble, Group
-from distgp.aggregation.nested import moment_columns, moments, nested
-from distgp.experts import Prediction, SparsePosterior
-from distgp.experts.base import latent_variance
+from distgp.aggregation.base import Combined, joined
+from distgp.aggregation.basis import (
+    Basis,
+    central_variance,
+    factor_of_B,
+    sum_of,
+    sum_sparse,
+    sums_by_expert,
+)
+from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.aggregation.nested import moment_entries, moments
+from distgp.experts import Posterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts.base import in_chunks, latent_variance
+
+LARGEST_RESIDUAL = 1.0
+"""The value of tr(K − Q) / (nσ²) beyond which a central variance is reported."""
+
+
+class CentralWarning(UserWarning):
+    """The central inputs are too few for the central variance to be trusted."""
 
 
 class VarianceRule(ABC):
-    """The latent variance of a combination."""
+    """How a combination of experts gets its latent variance."""
 
-    needs_experts: ClassVar[bool]
-    """Whether `at` needs the experts' own means and variances."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> int:
-        """Entries of temporary matrices for each test point."""
+    @staticmethod
+    def on_worker(posterior: Posterior, X: Tensor) -> Prediction:
+        """What the rule needs of a worker's experts at X: by default their means and variances."""
+        return posterior.predict(X)
 
     @abstractmethod
-    def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
-        """The variance at the rows of X, given the combined mean and the experts' predictions."""
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+        """The variance at the rows of X.
+
+        Parameters
+        ----------
+        ensemble : Ensemble
+            The experts that were combined.
+        X : Tensor of shape (N, d)
+            The test points.
+        mean : Tensor of shape (N,)
+            The combined mean there.
+        experts : Prediction
+            What `on_worker` returned, for all experts, (M, N).
+
+        Returns
+        -------
+        Tensor of shape (N,)
+        """
 
     def between(self, X: Tensor) -> Tensor | None:
         """The covariance of f between all rows of X, up to its diagonal; None where there is none."""
         del X
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of temporary matrices per test point, beyond a handful per expert."""
+        del ensemble
+        return 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WeightedCombined(Combined):
+    """Mean Σβ_i μ_i(x), plus v_c(x)ᵀγ where there is a coarse part; the variance by its rule."""
+
+    weights: Tensor  # pyright: ignore[reportGeneralTypeIssues]
+    rule: VarianceRule
+    coarse: tuple[Basis, Tensor] | None = None
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """What the experts, the rule and the coarse part need."""
+        m = 0 if self.coarse is None else len(self.coarse[1])
+        return 4 * ensemble.size + self.rule.entries(ensemble) + m
+
+    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
+        """One kernel-matrix product where the experts share θ."""
+        weights = self.weights.to(X.dtype)
+        parts = ensemble.map(_weighted_mean, X, each=ensemble.split(weights))
+        return sum_of(parts) + self._coarse(X)
+
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """The mean, and the variance that the rule gives it."""
+        experts = joined(ensemble.map(self.rule.on_worker, X))
+        mean = self.weights.to(X.dtype) @ experts.mean + self._coarse(X)
+        return Prediction(mean, self.rule.at(ensemble, X, mean, experts))
+
+    def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
+        """The covariance of the rule, where it has one."""
+        del ensemble
+        return self.rule.between(X)
+
+    def _coarse(self, X: Tensor) -> Tensor:
+        if self.coarse is None:
+            return X.new_zeros(())
+        basis, gamma = self.coarse
+        return (gamma @ basis.at(X)).to(X.dtype)
+
+
+def _weighted_mean(posterior: Posterior, X: Tensor, weights: Tensor) -> Tensor:
+    return posterior.weighted_mean(X, weights)
 
 
 @dataclass(frozen=True, eq=False)
 class Weighted(VarianceRule):
     """Σβ_i² s_i², as section 4.3 of the paper means it: tends to s²/M, and so is overconfident."""
 
-    needs_experts: ClassVar[bool] = True
     weights: Tensor
 
-    @property
-    def columns(self) -> int:
-        """One entry an expert."""
-        return len(self.weights)
-
-    def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
-        """Σβ_i² s_i²."""
-        del X, mean
-        assert experts is not None
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+        """Σβ_i² s_i², at least ε·min_i s_i²."""
+        del ensemble, X, mean
         floor = torch.finfo(experts.variance.dtype).eps * experts.variance.amin(0)
         return torch.maximum(self.weights.square().to(floor) @ experts.variance, floor)
 
 
 @dataclass(frozen=True, eq=False)
 class Printed(VarianceRule):
-    """Σβ_i² K K̃_i⁻¹ K (exact), Σβ_i² K M_i⁻¹ K (sparse): algorithms 4 and 6 to the letter.
+    """Σβ_i² K K̃_i⁻¹ K (exact) or Σβ_i² K M_i⁻¹ K (sparse): algorithms 4 and 6 to the letter.
 
     The first is the variance *explained*, the second lacks k − Q: both go to 0 far from the data,
     where the variance should be the prior's. For comparison only.
     """
 
-    needs_experts: ClassVar[bool] = False
-    ensemble: Ensemble
     weights: Tensor
 
-    @property
-    def columns(self) -> int:
-        """As many as the experts need."""
-        return moment_columns(self.ensemble)
+    @staticmethod
+    def on_worker(posterior: Posterior, X: Tensor) -> Prediction:
+        """The experts' means, and the printed terms in the place of their variances."""
+        parts = in_chunks(partial(_printed_terms, posterior), X, posterior.entries)
+        return Prediction(posterior.mean(X), torch.cat(parts, -1))
 
-    def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
         """Σβ_i² times the printed term of each expert, at least ε·k."""
-        del mean, experts
-        terms = torch.cat(self.ensemble.map(_printed_terms, X))
-        prior = self.ensemble.prior(X)
-        total = self.weights.square().to(terms) @ terms
+        del mean
+        prior = ensemble.prior(X)
+        total = self.weights.square().to(X.dtype) @ experts.variance
         return torch.maximum(total, latent_variance(prior, prior))
 
 
-def _printed_terms(group: Group, X: Tensor) -> Tensor:
-    posterior = group.posterior
+def _printed_terms(posterior: Posterior, X: Tensor) -> Tensor:
     if isinstance(posterior, SparsePosterior):
         v = posterior.whitened(X)
         return linalg.solve_lower(posterior.factors.LB, v).square().sum(-2).to(X.dtype)
@@ -97,18 +164,9 @@ def _printed_terms(group: Group, X: Tensor) -> Tensor:
 class Mixture(VarianceRule):
     """mean_i(s_i² + (μ_i − μ)²): for experts with different hyperparameters, without common prior."""
 
-    needs_experts: ClassVar[bool] = True
-    size: int
-
-    @property
-    def columns(self) -> int:
-        """One entry an expert."""
-        return self.size
-
-    def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
         """The mean of the experts' variances and of their squared distances to the mean."""
-        del X
-        assert experts is not None
+        del ensemble, X
         return (experts.variance + (experts.mean - mean).square()).mean(0)
 
 
@@ -116,20 +174,186 @@ class Mixture(VarianceRule):
 class Nested(VarianceRule):
     """NPAE's variance: the best that any combination of these experts could have."""
 
-    needs_experts: ClassVar[bool] = False
-    ensemble: Ensemble
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of the moments of all experts."""
+        return moment_entries(ensemble)
 
-    @property
-    def columns(self) -> int:
-        """As NPAE."""
-        return max(1, moment_columns(self.ensemble) // 8)
-
-    def at(self, X: Tensor, mean: Tensor, experts: Prediction | None) -> Tensor:
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
         """k − k_Aᵀ K_A⁻¹ k_A."""
         del mean, experts
-        return nested(moments(self.ensemble, X)).variance.to(X.dtype)
+        return moments(ensemble, X).nested().variance.to(X.dtype)
 
 
-def own_weights(group: Group, weights: Tensor) -> Tensor:
-    """The weights of this group's experts."""
-    return weights[group.first : group.first + group.size].to(WIDE)
+@dataclass(frozen=True, eq=False)
+class OwnExact(VarianceRule):
+    """min(k − 2βᵀk_A + βᵀK_Aβ, min_i s_i²): the mean squared error of this very combination.
+
+    That is its error under the prior, with β taken as fixed. But β was fitted to the data: where it
+    is large the error is far too pessimistic, while the fit guarantees R(g) ≤ R(f_i) for every expert
+    i. So it is cut off at min_i s_i², which also bounds the full GP's variance from above.
+    """
+
+    weights: Tensor
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of the moments of all experts."""
+        return moment_entries(ensemble)
+
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+        """From the moments of all experts: O(n²) per test point for exact ones."""
+        del mean
+        own = moments(ensemble, X).error(self.weights.to(WIDE)).to(X.dtype)
+        return torch.minimum(own, experts.variance.amin(0))
+
+
+@dataclass(frozen=True, eq=False)
+class BasisRule(VarianceRule):
+    """A rule that works with the functions v_c of some basis."""
+
+    basis: Basis
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """v_c(x) and its images."""
+        del ensemble
+        return 3 * self.basis.size
+
+
+@dataclass(frozen=True, eq=False)
+class OwnShared(BasisRule):
+    """`OwnExact` for sparse experts that share Z, in O(m²) per test point whatever M is.
+
+    With r_i = R_i v, k_A = vᵀR_i v and K_A,ij = vᵀR_i R_j v for i ≠ j, all of it is one quadratic
+    form: k + vᵀ(T² + Σβ_i²(R_i − R_i²) − 2T)v with T = Σβ_i R_i.
+    """
+
+    form: Tensor
+
+    @staticmethod
+    def of(ensemble: Ensemble, weights: Tensor) -> OwnShared:
+        """Sum the experts' parts of the form."""
+        parts = ensemble.map(_shared_parts, each=ensemble.split(weights.to(WIDE)))
+        T, S = (sum_of([part[i] for part in parts]) for i in range(2))
+        return OwnShared(Basis.of_shared(ensemble), T @ T + S - 2.0 * T)
+
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+        """k + vᵀ form v, at most min_i s_i²."""
+        del ensemble, mean
+        v = self.basis.at(X)
+        change = (v * (self.form @ v)).sum(0)
+        own = latent_variance(self.basis.prior(X), -change.to(X.dtype))
+        return torch.minimum(own, experts.variance.amin(0))
+
+    def between(self, X: Tensor) -> Tensor:
+        """k(x, x′) + v(x)ᵀ form v(x′): the covariance of the combination's error under the prior."""
+        v = self.basis.at(X)
+        prior = self.basis.parameters.kernel(X.to(v.dtype))
+        return (prior + v.mT @ self.form @ v).to(X.dtype)
+
+
+def _shared_parts(posterior: Posterior, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Σβ_i R_i and Σβ_i²(R_i − R_i²)."""
+    assert isinstance(posterior, SparsePosterior)
+    beta, R = weights[:, None, None], posterior.shrinkage()
+    return (beta * R).sum(0), (beta.square() * (R - R @ R)).sum(0)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnNystrom(BasisRule):
+    """`OwnExact` with the covariances *between* experts taken through the central inputs.
+
+    With e_i = f − μ_i, E[e_i²] = E[f e_i] = s_i² is known exactly, and f − g = (1 − Σβ)f + Σβ_i e_i, so
+    the error is (1 − Σβ)²k + 2(1 − Σβ)Σβ_i s_i² + Σβ_i²s_i² + Σ_{i≠j} β_iβ_j E[e_i e_j]. Only the last sum
+    is approximated, each expert in it seen through the central inputs; it is one quadratic form in
+    v_c. For exact experts; with one of them, or all rows central, nothing is approximated. Where the
+    weights are large so is its error: the result is kept between s_c², which stands for the full GP's
+    variance that no combination can beat, and min_i s_i².
+    """
+
+    weights: Tensor
+    form: Tensor
+    LB: Tensor  # of all rows on the central inputs
+
+    @staticmethod
+    def of(ensemble: Ensemble, weights: Tensor, basis: Basis) -> OwnNystrom:
+        """Sum the experts' parts: T² − Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i, with T = Σβ_i R_i."""
+        each = ensemble.split(weights.to(WIDE))
+        parts = ensemble.map(_central_parts, basis, weights.sum(), each=each)
+        T, U, AA = (sum_of([part[i] for part in parts]) for i in range(3))
+        return OwnNystrom(basis, weights, T @ T + U, factor_of_B(AA))
+
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+        """The sum above, between s_c² and min_i s_i²."""
+        del ensemble, mean
+        prior, v = self.basis.prior(X), self.basis.at(X)
+        beta = self.weights.to(X.dtype)
+        missing = 1.0 - beta.sum()
+        pairs = (beta.sum().square() - beta.square().sum()) * prior
+        pairs = pairs + (v * (self.form @ v)).sum(0).to(X.dtype)
+        alone = (beta.square() + 2.0 * missing * beta) @ experts.variance
+        total = missing.square() * prior + alone + pairs
+        least = central_variance(self.LB, v, prior)
+        return torch.minimum(torch.maximum(total, least), experts.variance.amin(0))
+
+
+def _central_parts(
+    posterior: Posterior, basis: Basis, total: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Σβ_i R_i, −Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i and ΣAAᵀ, with R_i and A on the central inputs."""
+    T, U, AA = (torch.zeros_like(basis.L) for _ in range(3))
+    for some, sums in sums_by_expert(posterior.rows_held(), basis):
+        R = SparsePosterior.of(basis.parameters, basis.L, sums).shrinkage()
+        beta = weights[some, None, None]
+        T += (beta * R).sum(0)
+        U -= (beta.square() * (R @ R) + 2.0 * beta * (total - beta) * R).sum(0)
+        AA += sums.AAt.sum(0)
+    return T, U, AA
+
+
+@dataclass(frozen=True, eq=False)
+class Central(BasisRule):
+    """min(s_c², min_i s_i²), with s_c² the sparse variance on the central inputs from all rows.
+
+    s_c² = k − ‖v_c‖² + ‖L_B⁻¹v_c‖² approximates the full GP's variance. It is not a bound: at a central
+    input it lies below. `residual`, tr(K − Q) / (nσ²), says how much the central inputs leave out.
+    """
+
+    LB: Tensor
+    residual: float
+
+    @staticmethod
+    def of(basis: Basis, LB: Tensor, residual: float) -> Central:
+        """Build the rule, with a warning where the central inputs leave out too much."""
+        if residual > LARGEST_RESIDUAL:
+            warnings.warn(
+                f"the central inputs leave {residual:.2g} noise variances of each row "
+                "unexplained, so the central variance is not to be trusted: raise n_central, or use "
+                "variance='nested'",
+                CentralWarning,
+                stacklevel=4,
+            )
+        return Central(basis, LB, residual)
+
+    @staticmethod
+    def of_rows(ensemble: Ensemble, basis: Basis) -> Central:
+        """Build the rule from one pass over the rows."""
+        total = sum_sparse(ensemble.map(_central_sums, basis))
+        posterior = SparsePosterior.of(basis.parameters, basis.L, total)
+        return Central.of(basis, posterior.factors.LB, float(posterior.residual()))
+
+    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+        """The smaller of the central and the experts' variances."""
+        del ensemble, mean
+        central = central_variance(self.LB, self.basis.at(X), self.basis.prior(X))
+        return torch.minimum(central, experts.variance.amin(0))
+
+    def between(self, X: Tensor) -> Tensor:
+        """k(x, x′) − v_cᵀv_c′ + (L_B⁻¹v_c)ᵀ(L_B⁻¹v_c′): the central inputs' sparse posterior."""
+        v = self.basis.at(X)
+        kept = linalg.solve_lower(self.LB, v)
+        prior = self.basis.parameters.kernel(X.to(v.dtype))
+        return (prior - v.mT @ v + kept.mT @ kept).to(X.dtype)
+
+
+def _central_sums(posterior: Posterior, basis: Basis) -> SparseSums:
+    parts = sums_by_expert(posterior.rows_held(), basis)
+    return sum_sparse([sums.total() for _, sums in parts])

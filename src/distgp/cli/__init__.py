@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import typer
 
-import distgp
-from distgp.cli.comparing import compare, demo
-from distgp.cli.experiments import paper
-from distgp.cli.models import fit, predict, score
+from distgp.cli import commands, demo
 
 app = typer.Typer(
     help="Gaussian process regression for data too large for one GP.",
@@ -17,16 +14,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-
-def version() -> None:
-    """Print the version."""
-    typer.echo(distgp.__version__)
-
-
-for command in (fit, predict, score, compare, demo, paper, version):
+for command in (
+    commands.fit,
+    commands.predict,
+    commands.score,
+    commands.compare,
+    demo.demo,
+    commands.version,
+):
     app.command()(command)
 
 
 def main() -> None:
-    """The `distgp` command."""
+    """Run the `distgp` command with the arguments of this process."""
     app()

@@ -1,7 +1,9 @@
-"""What every command can be told, and what an option's text means."""
+"""What the commands can be told, and what the text of an option means."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +12,7 @@ import typer
 
 import distgp
 from distgp.engines import Engine, LocalEngine
+from distgp.training import Gamma, LogNormal, Prior
 
 
 class Dates(StrEnum):
@@ -48,16 +51,35 @@ UnknownOption = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="overwrite what exists")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress")]
-ExpertOption = Annotated[str, typer.Option(help="exact, sparse or auto")]
+ExpertOption = Annotated[str, typer.Option(help=f"auto, {', '.join(distgp.EXPERTS)}")]
 Experts = Annotated[str, typer.Option(help="how many experts, auto or cv")]
 InducingOption = Annotated[str, typer.Option(help="how many inducing inputs, or auto")]
 Aggregation = Annotated[str, typer.Option(help=f"auto, {', '.join(distgp.AGGREGATORS)}")]
+OtherAggregation = Annotated[str | None, typer.Option(help="another aggregator than fitted")]
 KernelOption = Annotated[str, typer.Option(help=", ".join(distgp.KERNELS))]
 PartitionOption = Annotated[str, typer.Option(help=", ".join(distgp.PARTITIONS))]
-PartitionColumn = Annotated[str | None, typer.Option(help="one expert a value of this column")]
+PartitionColumn = Annotated[str | None, typer.Option(help="one expert per value of this column")]
 Training = Annotated[str, typer.Option(help=f"auto, none, {', '.join(distgp.ALGORITHMS)}")]
 Rounds = Annotated[int | None, typer.Option(help="rounds of training, at most")]
 Rate = Annotated[float | None, typer.Option(help="learning rate, of methods that have one")]
+Fixed = Annotated[
+    list[str] | None,
+    typer.Option(help="hyperparameters that training leaves as they are: noise, variance, …"),
+]
+Bounds = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="between which values training keeps a hyperparameter (of the standardised data): "
+        "lengthscale=0.1:10"
+    ),
+]
+Priors = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="prior of a hyperparameter (of the standardised data): noise=lognormal:0.1:1 (median, "
+        "spread), lengthscale=gamma:2:1 (shape, rate)"
+    ),
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]
 Dtype = Annotated[str, typer.Option(help="float64 or float32")]
 Seed = Annotated[int, typer.Option(help="seed of everything random")]
@@ -67,37 +89,95 @@ EngineOption = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="of a Ray cluster; default: RAY_ADDRESS, else start one")
 ]
-WorkersOption = Annotated[int | None, typer.Option(help="Ray workers at most; default: one a CPU")]
+WorkersOption = Annotated[
+    int | None, typer.Option(help="Ray workers at most; default: one per CPU")
+]
 
 
-def names(text: str | None) -> list[str]:
-    """Names separated by commas."""
+def split_names(text: str | None) -> list[str]:
+    """The names in a text that separates them by commas."""
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def columns_of(
-    features: str | None, drop: str | None, categorical: str | None, dates: Dates, missing: Missing
+def column_options(
+    features: str | None, drop: str | None, categorical: str | None, dates: Dates
 ) -> dict[str, Any]:
-    """What is to be read of a table, as the readers want it."""
+    """What is to be made of a table's columns, as keyword arguments of the functions that learn them."""
     return {
-        "features": names(features) or None,
-        "drop": names(drop),
-        "categorical": names(categorical),
+        "features": split_names(features) or None,
+        "drop": split_names(drop),
+        "categorical": split_names(categorical),
         "dates": dates.value,
-        "missing": missing.value,
     }
 
 
 def number_or_word(text: str) -> int | str:
-    """A number if it is one."""
+    """The integer that a text spells, or the text itself where it spells none."""
     try:
         return int(text)
     except ValueError:
         return text
 
 
+def parse_fixed(texts: Sequence[str] | None) -> list[str]:
+    """The names given by `--fixed`, once each."""
+    return list(dict.fromkeys(split_names(",".join(texts or ()))))
+
+
+def parse_bounds(texts: Sequence[str] | None) -> dict[str, tuple[float, float]]:
+    """The bounds given by `--bounds NAME=LOW:HIGH`, by name.
+
+    Raises
+    ------
+    ValueError
+        If a text has another form, or the numbers are not 0 < LOW < HIGH.
+    """
+    expected = "--bounds expects NAME=LOW:HIGH with 0 < LOW < HIGH, such as lengthscale=0.1:10"
+    bounds: dict[str, tuple[float, float]] = {}
+    for name, value in _assignments(expected, texts).items():
+        match _positive(value.split(":")):
+            case [low, high] if low < high:
+                bounds[name] = low, high
+            case _:
+                raise ValueError(
+                    f"{expected}, got {name}={value}; --fixed {name} keeps it where training starts"
+                )
+    return bounds
+
+
+def parse_priors(texts: Sequence[str] | None) -> dict[str, Prior]:
+    """The priors given by `--priors NAME=KIND:NUMBER:NUMBER`, by name.
+
+    Raises
+    ------
+    ValueError
+        If a text has another form, names an unknown prior, or its numbers are not positive.
+    """
+    expected = (
+        "--priors expects NAME=lognormal:MEDIAN:SPREAD or NAME=gamma:SHAPE:RATE with positive numbers, "
+        "such as noise=lognormal:0.1:1"
+    )
+    priors: dict[str, Prior] = {}
+    for name, value in _assignments(expected, texts).items():
+        kind, *numbers = value.split(":")
+        match kind.strip().lower(), _positive(numbers):
+            case "lognormal", [median, spread]:
+                priors[name] = LogNormal(median, spread)
+            case "gamma", [shape, rate]:
+                priors[name] = Gamma(shape, rate)
+            case _:
+                raise ValueError(f"{expected}, got {name}={value}")
+    return priors
+
+
 def open_engine(name: str, address: str | None, workers: int | None) -> Engine:
-    """An engine by its name."""
+    """The engine of this name, started where it is a cluster's.
+
+    Raises
+    ------
+    ValueError
+        If there is no such engine, Ray is not installed, or an option is of another engine.
+    """
     if name == "local":
         if address is not None or workers is not None:
             raise ValueError("--address and --workers are for --engine ray")
@@ -109,3 +189,25 @@ def open_engine(name: str, address: str | None, workers: int | None) -> Engine:
     except ImportError as error:
         raise ValueError(str(error)) from error
     return RayEngine(address=address, workers=workers)
+
+
+def _assignments(expected: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """What follows the sign in each `NAME=…`, by name; `expected` begins the error where one is not."""
+    found: dict[str, str] = {}
+    for text in split_names(",".join(texts or ())):
+        name, sign, value = (part.strip() for part in text.partition("="))
+        if not (name and sign):
+            raise ValueError(f"{expected}, got {text}")
+        if name in found:
+            raise ValueError(f"{expected}, once for each name, got {name} twice")
+        found[name] = value
+    return found
+
+
+def _positive(texts: Sequence[str]) -> list[float]:
+    """The positive, finite numbers that the texts spell; none of them if one is not."""
+    try:
+        values = [float(text) for text in texts]
+    except ValueError:
+        return []
+    return values if all(0 < value < math.inf for value in values) else []

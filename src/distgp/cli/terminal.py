@@ -1,11 +1,11 @@
-"""What is said to the user: figures, progress, and errors as one line."""
+"""What the user reads: figures and tables, and every error as one line."""
 
 from __future__ import annotations
 
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from distgp.compare import Result
 from distgp.engines import EngineError
 
 errors = Console(stderr=True, highlight=False)
@@ -21,21 +22,18 @@ errors = Console(stderr=True, highlight=False)
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """One clear line and exit code 2 for what the user can mend."""
+    """Turn errors and warnings of the block into one line each, and errors into an exit code.
+
+    2 is for what the user can mend, 1 for a mistake of our own, 130 for an interruption.
+    """
     import pyarrow as pa
 
+    mendable = (ValueError, ArithmeticError, OSError, pa.ArrowException, MemoryError, EngineError)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = tell_warning
+            warnings.showwarning = _tell_warning
             yield
-    except (
-        ValueError,
-        ArithmeticError,
-        OSError,
-        pa.ArrowException,
-        MemoryError,
-        EngineError,
-    ) as error:
+    except mendable as error:
         tell_error(str(error) or type(error).__name__)
         raise typer.Exit(2) from None
     except (typer.Exit, typer.Abort):
@@ -46,23 +44,45 @@ def plain_errors() -> Iterator[None]:
         )
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        errors.print("distgp: interrupted", soft_wrap=True)
+        _print_line("distgp: interrupted")
         raise typer.Exit(130) from None
 
 
-def tell_error(said: str) -> None:
-    """An error as one line."""
-    errors.print(f"distgp: {' '.join(said.split())}", style="red", markup=False, soft_wrap=True)
+def tell_error(text: str) -> None:
+    """Print an error as one line."""
+    _print_line(f"distgp: {text}", "red")
 
 
-def tell_warning(message: Warning | str, *where: object, **options: object) -> None:
-    """A warning as one line."""
-    del where, options
-    errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+def _tell_warning(message: Warning | str, *details: object, **options: object) -> None:
+    """Print a warning as one line, without the place in the code that Python would name."""
+    del details, options
+    _print_line(f"warning: {message}", "yellow")
+
+
+def _print_line(text: str, style: str | None = None) -> None:
+    """Print a text as one line on standard error, however many lines it has."""
+    errors.print(" ".join(text.split()), style=style, markup=False, soft_wrap=True)
+
+
+def tell(text: str, show: bool = True) -> None:
+    """Print what is being done, beside the results: on standard error."""
+    if show:
+        _print_line(text)
+
+
+def tell_dropped(dropped: int, as_json: bool) -> None:
+    """Print how many rows were left out, where the results do not say so themselves."""
+    tell(f"{dropped} rows with missing values were dropped", bool(dropped) and not as_json)
 
 
 def refuse_existing(force: bool, *paths: Path) -> None:
-    """Refuse to overwrite, and to write where there is no folder, before any work is done."""
+    """Refuse to overwrite, and to write where there is no folder, before any work is done.
+
+    Raises
+    ------
+    ValueError
+        If a path cannot be written to, or holds a file and `force` was not given.
+    """
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{path} is a folder, expected the name of a file to write")
@@ -72,14 +92,8 @@ def refuse_existing(force: bool, *paths: Path) -> None:
             raise ValueError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
 
 
-def tell_dropped(dropped: int, quiet: bool) -> None:
-    """Say how many rows were left out."""
-    if dropped and not quiet:
-        errors.print(f"{dropped} rows with missing values were dropped", highlight=False)
-
-
-def show(figures: dict[str, Any], as_json: bool) -> None:
-    """Print figures, for people or for programs."""
+def print_figures(figures: dict[str, Any], as_json: bool) -> None:
+    """Print named figures: one line each for people, one JSON object for programs."""
     if as_json:
         typer.echo(json.dumps(figures))
         return
@@ -90,8 +104,8 @@ def show(figures: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{name:12s} {text}")
 
 
-def print_results(results: list[Any]) -> None:
-    """A comparison as a table."""
+def print_results(results: Sequence[Result]) -> None:
+    """Print a comparison as a table, and below it why some aggregators could not take part."""
     grid = Grid(box=None, pad_edge=False)
     grid.add_column("")
     for title in ("seconds", "RMSE", "NLPD", "90 % cover", "W2 to full"):
@@ -104,30 +118,3 @@ def print_results(results: list[Any]) -> None:
     for r in results:
         if r.error is not None:
             typer.echo(f"{r.name}: {r.error}")
-
-
-def silent(what: object) -> None:
-    """Say nothing."""
-    del what
-
-
-def say(quiet: bool) -> Callable[[str], None]:
-    """A way to tell what is being done."""
-    return silent if quiet else lambda text: errors.print(text, highlight=False)
-
-
-@contextmanager
-def progress(verb: str, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A counter of rows on a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield silent
-        return
-    with errors.status(f"0 rows {verb}") as status:
-        total = 0
-
-        def count(rows: int) -> None:
-            nonlocal total
-            total += rows
-            status.update(f"{total:,} rows {verb}")
-
-        yield count

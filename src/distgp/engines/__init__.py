@@ -3,15 +3,15 @@
 from typing import Any
 
 from distgp.engines.base import Engine, EngineError, Placement, Traffic
-from distgp.engines.local import Local, LocalEngine
+from distgp.engines.local import LocalEngine, LocalPlacement
 
-__all__ = ["Engine", "EngineError", "Local", "LocalEngine", "Placement", "Traffic"]
+__all__ = ["Engine", "EngineError", "LocalEngine", "LocalPlacement", "Placement", "Traffic"]
 
 
 def __getattr__(name: str) -> Any:
-    """`RayEngine` on demand: Ray is an extra."""
+    """Import `RayEngine` on demand, since Ray is an extra."""
     if name == "RayEngine":
         from distgp.engines.ray import RayEngine
 
         return RayEngine
-    raise AttributeError(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

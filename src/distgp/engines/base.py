@@ -1,8 +1,9 @@
-"""What an engine is: it puts items onto workers, and runs functions where the items are.
+"""What an engine is: it places items on workers and runs functions where the items are.
 
-An engine knows nothing of GPs. An item is whatever a source makes, on the worker that it is placed
-on; functions get the item and the arguments sent along, and what they return travels back, or, with
-`derive`, stays. How many bytes of which kind travelled is counted.
+An engine knows nothing of Gaussian processes. An item is whatever a source makes, on the worker that
+it is placed on. Functions are called with the item and the arguments sent along; what they return
+travels back, or, with `derive`, stays on the worker as a new item. The bytes that travel are counted
+by kind.
 """
 
 from __future__ import annotations
@@ -12,59 +13,99 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from distgp.engines.local import LocalPlacement
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OTHER = "other"
-"""The kind of what does not say what it travels as."""
+"""The kind under which values are counted that do not say what they travel as."""
 
 
 class EngineError(RuntimeError):
-    """Workers are lost, or take too long, and retrying did not help."""
+    """Workers were lost or took too long, and retrying did not help."""
 
 
 class Placement(ABC, Generic[Item]):
-    """Items that stay where they are, one a worker."""
+    """Items that stay where they are, one per worker: shards, or experts."""
 
     @abstractmethod
-    def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
-        """function(item, *arguments) for every item, in order."""
+    def __len__(self) -> int:
+        """The number of items."""
 
     @abstractmethod
-    def first(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """function(item, *arguments) for the first item alone."""
+    def map(
+        self,
+        function: Callable[..., Result],
+        *arguments: Any,
+        each: Sequence[Any] | None = None,
+    ) -> list[Result]:
+        """Call a function on every item, where the item is.
+
+        Parameters
+        ----------
+        function : callable
+            Called as ``function(item, *arguments)``, or ``function(item, *arguments, each[i])``.
+        *arguments
+            Sent to every worker.
+        each : sequence, optional
+            One further argument per item, sent to that item's worker alone.
+
+        Returns
+        -------
+        list
+            What the function returned, in the order of the items.
+        """
 
     @abstractmethod
-    def derive(self, function: Callable[..., Any], *arguments: Any) -> Placement[Any]:
-        """What the function makes of each item, placed beside it; None is left out."""
+    def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call ``function(item, *arguments)`` on the first item alone."""
 
     @abstractmethod
-    def here(self) -> tuple[Item, ...]:
-        """The items themselves, brought to this process if they are elsewhere."""
+    def derive(
+        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+    ) -> Placement[Any]:
+        """Place what a function makes of each item beside it; arguments as for `map`.
+
+        Items for which the function returns None are left out of the new placement.
+        """
+
+    @abstractmethod
+    def gather(self) -> LocalPlacement[Item]:
+        """Bring a copy of every item into this process."""
 
 
 class Engine(ABC):
-    """Where items live."""
+    """A place where items live and work is done: this process, or a cluster."""
 
     name: ClassVar[str]
     traffic: Traffic
     users: weakref.WeakSet[Any]
-    """Whoever has items here: who comes last may close an engine that nobody owns."""
+    """Estimators with items here. The last of them may close an engine that nobody owns."""
 
     @property
     @abstractmethod
     def workers(self) -> int:
-        """How many items are worked on at once."""
+        """The number of items that are worked on at the same time."""
 
     @abstractmethod
     def scatter(
         self, sources: Sequence[Callable[[], Item]], names: Sequence[str]
     ) -> Placement[Item]:
-        """Place what each source makes; `names` say in errors what is lost with a worker."""
+        """Place what each source makes.
+
+        Parameters
+        ----------
+        sources : sequence of callables
+            Each makes one item when it is called on its worker, and again if that worker is lost.
+        names : sequence of str
+            What error messages call the items.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -78,30 +119,31 @@ class Engine(ABC):
 
 
 class Traffic:
-    """Bytes that travelled, by kind: sent to workers, and received from them."""
+    """The bytes that travelled, by kind: `sent` to workers and `received` from them."""
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
 
     def send(self, value: Any, copies: int = 1) -> None:
-        """Count what goes to this many workers."""
+        """Count a value that goes to this many workers."""
         for kind, size in measured(value).items():
             self.sent[kind] += copies * size
 
     def receive(self, value: Any) -> None:
-        """Count what comes back from one."""
+        """Count a value that comes back from one worker."""
         self.received.update(measured(value))
 
     def total(self) -> dict[str, int]:
-        """Both ways, by kind."""
+        """The bytes of both directions, by kind."""
         return dict(self.sent + self.received)
 
 
 def measured(value: Any, kind: str = OTHER) -> Counter[str]:
-    """Bytes of the arrays in a tree of dataclasses and containers, by what they travel as.
+    """Count the bytes of all arrays in a tree of dataclasses and containers, by kind.
 
-    A class says so itself, by an attribute `travels_as`; its parts follow it unless they know better.
+    A class names the kind of its arrays in an attribute `travels_as`; its parts have the same kind
+    unless they name another.
     """
     if isinstance(value, Tensor | np.ndarray):
         return Counter({kind: value.nbytes})

@@ -1,4 +1,4 @@
-"""Everything in this process."""
+"""The local engine: everything lives in this process."""
 
 from __future__ import annotations
 
@@ -11,31 +11,44 @@ from distgp.engines.base import Engine, Item, Placement, Result, Traffic
 
 
 @dataclass(frozen=True, eq=False)
-class Local(Placement[Item], Generic[Item]):
-    """Items in this process: nothing travels."""
+class LocalPlacement(Placement[Item], Generic[Item]):
+    """Items in this process. Nothing travels."""
 
     items: tuple[Item, ...]
 
-    def map(self, function: Callable[..., Result], *arguments: Any) -> list[Result]:
-        """One after the other: the tensor library uses all cores for each."""
-        return [function(item, *arguments) for item in self.items]
+    def __len__(self) -> int:
+        return len(self.items)
 
-    def first(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The first item alone."""
+    def map(
+        self,
+        function: Callable[..., Result],
+        *arguments: Any,
+        each: Sequence[Any] | None = None,
+    ) -> list[Result]:
+        """Call the function on one item after the other; PyTorch uses all cores for each."""
+        if each is None:
+            return [function(item, *arguments) for item in self.items]
+        pairs = zip(self.items, each, strict=True)
+        return [function(item, *arguments, own) for item, own in pairs]
+
+    def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call the function on the first item alone."""
         return function(self.items[0], *arguments)
 
-    def derive(self, function: Callable[..., Any], *arguments: Any) -> Local[Any]:
-        """What the function makes of each item; None is left out."""
-        made = self.map(function, *arguments)
-        return Local(tuple(item for item in made if item is not None))
+    def derive(
+        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+    ) -> LocalPlacement[Any]:
+        """Keep what the function makes of each item; None is left out."""
+        made = self.map(function, *arguments, each=each)
+        return LocalPlacement(tuple(item for item in made if item is not None))
 
-    def here(self) -> tuple[Item, ...]:
-        """The items."""
-        return self.items
+    def gather(self) -> LocalPlacement[Item]:
+        """Return the placement itself, since its items are here already."""
+        return self
 
 
 class LocalEngine(Engine):
-    """One process."""
+    """One process, and in it one worker: experts that live together are worked on together."""
 
     name: ClassVar[str] = "local"
 
@@ -44,18 +57,20 @@ class LocalEngine(Engine):
         self.users = weakref.WeakSet()
 
     def __reduce__(self) -> Any:
-        """Nothing lives in it, so that any other is as good."""
+        """Pickle as a new engine: nothing lives in the object itself."""
         return LocalEngine, ()
 
     @property
     def workers(self) -> int:
-        """One: experts that live together are worked on together."""
+        """One."""
         return 1
 
-    def scatter(self, sources: Sequence[Callable[[], Item]], names: Sequence[str]) -> Local[Item]:
-        """Make the items."""
+    def scatter(
+        self, sources: Sequence[Callable[[], Item]], names: Sequence[str]
+    ) -> LocalPlacement[Item]:
+        """Make the items here."""
         del names
-        return Local(tuple(source() for source in sources))
+        return LocalPlacement(tuple(source() for source in sources))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""

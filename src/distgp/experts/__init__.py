@@ -1,5 +1,6 @@
 """Experts: Gaussian processes on one shard, exact or sparse."""
 
+from distgp.experts import inducing
 from distgp.experts.base import Expert, Posterior, Prediction
 from distgp.experts.exact import ExactExpert, ExactPosterior
 from distgp.experts.parameters import Parameters
@@ -18,4 +19,5 @@ __all__ = [
     "SparseExpert",
     "SparsePosterior",
     "SparseSums",
+    "inducing",
 ]

@@ -1,26 +1,33 @@
-"""What an expert is: objective and condition on a shard, then a posterior that predicts."""
+"""What an expert is: it scores θ on a shard, conditions on one, and its posterior predicts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from distgp.data.shard import Shard
 from distgp.experts.parameters import Parameters
 from distgp.kernels import Kernel
-from distgp.shards import Shard
 
 CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 """Entries of the largest temporary matrix, by device: 16 MiB (cache) and 512 MiB in float64."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Mean and variance of the latent f at N points, (*batch, N)."""
+    """Mean and variance at N points.
+
+    Parameters
+    ----------
+    mean, variance : Tensor of shape (*batch, N)
+        Of the latent function f, unless it is said otherwise.
+    """
 
     travels_as: ClassVar[str] = "predictions"
     mean: Tensor
@@ -32,20 +39,23 @@ class Prediction:
         return self.variance.sqrt()
 
     def observed(self, noise: Tensor | float) -> Prediction:
-        """The prediction of y = f + noise, for the latent prediction of f."""
+        """The prediction of y = f + noise, from the latent prediction of f."""
         noise = torch.as_tensor(noise, dtype=self.mean.dtype, device=self.mean.device)
         return Prediction(self.mean, self.variance + noise[..., None])
 
 
 class Means(ABC):
-    """The experts' means and nothing else of them: what is sent where other rows are."""
+    """The posterior means of a batch of experts without their variances.
+
+    This is all that other workers need of an expert to evaluate its mean on their own rows.
+    """
 
     travels_as: ClassVar[str] = "means"
 
     @property
     @abstractmethod
     def coefficients(self) -> Tensor:
-        """One row of coefficients an expert, (M, p)."""
+        """One row of coefficients per expert, (M, p)."""
 
     @abstractmethod
     def mean_chunk(self, X: Tensor) -> Tensor:
@@ -53,20 +63,20 @@ class Means(ABC):
 
     @property
     def size(self) -> int:
-        """How many experts."""
+        """The number of experts."""
         return len(self.coefficients)
 
     def mean(self, X: Tensor) -> Tensor:
         """All means at the rows of X, (M, N), in bounded memory."""
-        rows = chunk_rows(self.coefficients.numel(), X.device)
-        with torch.no_grad():
-            return torch.cat([self.mean_chunk(chunk) for chunk in X.split(rows, -2)], -1)
+        return torch.cat(in_chunks(self.mean_chunk, X, self.coefficients.numel()), -1)
 
 
 class Posterior(ABC):
-    """f given one shard, or a batch of shards."""
+    """The distribution of f given one shard, or per expert given a batch of shards."""
 
     parameters: Parameters
+    shard: Shard | None
+    """The rows that it was conditioned on; None where it no longer holds them."""
 
     @abstractmethod
     def mean_chunk(self, X: Tensor) -> Tensor:
@@ -78,8 +88,8 @@ class Posterior(ABC):
 
     @property
     @abstractmethod
-    def columns(self) -> int:
-        """Entries of a temporary matrix for each test point, over the whole batch."""
+    def entries(self) -> int:
+        """Entries of the temporary matrices per test point, over the whole batch."""
 
     @property
     @abstractmethod
@@ -98,7 +108,8 @@ class Posterior(ABC):
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The mean as a random variable of the prior: points P, a (*batch, p, N), k_A (*batch, N).
 
-        cov(μ_i(x), μ_j(x)) = a_iᵀ k(P_i, P_j) a_j for i ≠ j, var μ_i = cov(μ_i, f) = k_A: equation (6).
+        cov(μ_i(x), μ_j(x)) = a_iᵀ k(P_i, P_j) a_j for i ≠ j, and var μ_i = cov(μ_i, f) = k_A: equation
+        (6) of the paper.
         """
 
     @abstractmethod
@@ -107,20 +118,41 @@ class Posterior(ABC):
 
     @abstractmethod
     def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
-        """Σ_i β_i μ_i(x) over the experts of a batch: one kernel matrix where they share θ."""
+        """Σ_i β_i μ_i(x) over the experts of a batch, with one kernel matrix where they share θ."""
+
+    @abstractmethod
+    def row_count(self) -> int:
+        """The number of rows of all shards, known even where the rows are no longer held."""
+
+    @abstractmethod
+    def without_rows(self) -> Self:
+        """The same posterior without rows that it can do without."""
+
+    @property
+    def count(self) -> int:
+        """The number of experts in a batch with one leading dimension."""
+        return self.batch[0]
+
+    def rows_held(self) -> Shard:
+        """The rows that the experts were conditioned on, for aggregators that need them."""
+        if self.shard is None:
+            raise ValueError(
+                "this aggregator needs the training rows, which these experts no longer hold; "
+                "poe, gpoe, bcm, rbcm, npae and, with shared inducing inputs, opt, grbcm and pooled "
+                "do without"
+            )
+        return self.shard
 
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
-        with torch.no_grad():
-            return torch.cat([self.mean_chunk(chunk) for chunk in self._chunks(X)], -1)
+        return torch.cat(in_chunks(self.mean_chunk, X, self.entries), -1)
 
     def predict(self, X: Tensor) -> Prediction:
         """Mean and latent variance at the rows of X (N, d), in bounded memory.
 
         Variances are at least ε·k(x, x), and never zero or negative.
         """
-        with torch.no_grad():
-            parts = [self.predict_chunk(chunk) for chunk in self._chunks(X)]
+        parts = in_chunks(self.predict_chunk, X, self.entries)
         mean = torch.cat([part.mean for part in parts], -1)
         return Prediction(mean, torch.cat([part.variance for part in parts], -1))
 
@@ -128,37 +160,67 @@ class Posterior(ABC):
         """k(x, x) in the dtype of X."""
         return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
 
-    def _chunks(self, X: Tensor) -> Sequence[Tensor]:
-        return X.split(chunk_rows(self.columns, X.device), -2)
-
 
 class Expert(ABC):
-    """A kind of GP: how it scores θ on a shard, and how it conditions on one."""
+    """A kind of Gaussian process: how it scores θ on a shard, and how it conditions on one.
+
+    Experts have no state; every object of a class is as good as any other.
+    """
 
     name: ClassVar[str]
 
     @abstractmethod
     def entries(self, n: int) -> int:
-        """Entries of a temporary matrix that the objective of one shard of n rows needs at once."""
+        """Entries of the temporary matrices that the objective of one shard of n rows needs."""
 
     @abstractmethod
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
-        """What training minimises, (*batch,): differentiable in every tensor of θ."""
+        """What training minimises, (*batch,), differentiable in every tensor of θ."""
 
     @abstractmethod
     def condition(self, parameters: Parameters, shard: Shard) -> Posterior:
         """The posterior given the shard."""
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
 
-def chunk_rows(columns: int, device: torch.device) -> int:
-    """How many rows fit into a chunk, if each takes this many entries."""
-    return max(1, CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cpu"]) // columns)
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+def chunk_rows(entries: int, device: torch.device) -> int:
+    """The number of rows that are worked on at a time, if each needs this many entries."""
+    return max(1, CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cpu"]) // max(1, entries))
+
+
+def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> list[Result]:
+    """Call a function on chunks of the rows of X, so that temporary matrices stay bounded.
+
+    Parameters
+    ----------
+    function : callable
+        Called without gradients, with consecutive rows of X.
+    X : Tensor of shape (N, d)
+        The points.
+    entries : int
+        Entries of the temporary matrices per point.
+
+    Returns
+    -------
+    list
+        What the function returned for each chunk.
+    """
+    with torch.no_grad():
+        return [function(chunk) for chunk in X.split(chunk_rows(entries, X.device), -2)]
 
 
 def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:
     """k(X, points) @ coefficients, without holding the whole matrix."""
-    rows = chunk_rows(len(points), X.device)
-    return torch.cat([kernel(chunk, points) @ coefficients for chunk in X.split(rows, -2)])
+
+    def product(chunk: Tensor) -> Any:
+        return kernel(chunk, points) @ coefficients
+
+    return torch.cat(in_chunks(product, X, len(points)))
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:

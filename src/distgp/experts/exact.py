@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distgp import linalg
+from distgp.data.shard import Shard
 from distgp.experts.base import (
     Expert,
     Means,
@@ -20,7 +21,6 @@ from distgp.experts.base import (
     product_in_chunks,
 )
 from distgp.experts.parameters import Parameters
-from distgp.shards import Shard
 
 
 class GaussianNLL(torch.autograd.Function):
@@ -63,12 +63,12 @@ def noisy_covariance(parameters: Parameters, shard: Shard) -> Tensor:
 
 
 class ExactExpert(Expert):
-    """A full GP on its shard: O(n³) time, O(n²) memory. Objective: −log N(y; 0, K̃)."""
+    """A full GP on its shard: O(n³) time and O(n²) memory. Its objective is −log N(y; 0, K̃)."""
 
     name: ClassVar[str] = "exact"
 
     def entries(self, n: int) -> int:
-        """K̃."""
+        """Entries of K̃."""
         return n * n
 
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
@@ -87,16 +87,28 @@ class ExactExpert(Expert):
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior(Posterior):
-    """f given (X, y): L Lᵀ = K̃ and α = K̃⁻¹y."""
+    """f given (X, y): L Lᵀ = K̃ and α = K̃⁻¹y.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ.
+    shard : Shard
+        The rows.
+    L : Tensor of shape (*batch, n, n)
+        The Cholesky factor of K̃ = k(X, X) + σ²I.
+    alpha : Tensor of shape (*batch, n)
+        K̃⁻¹y.
+    """
 
     parameters: Parameters
-    shard: Shard
+    shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     L: Tensor
     alpha: Tensor
 
     @property
-    def columns(self) -> int:
-        """One entry a training row."""
+    def entries(self) -> int:
+        """One entry per training row."""
         return self.alpha.numel()
 
     @property
@@ -104,12 +116,20 @@ class ExactPosterior(Posterior):
         """One entry per expert."""
         return self.alpha.shape[:-1]
 
+    def row_count(self) -> int:
+        """The number of real rows."""
+        return int(self.shard.sizes.sum())
+
+    def without_rows(self) -> ExactPosterior:
+        """Return the posterior itself: exact experts are made of their rows."""
+        return self
+
     def means(self) -> ExactMeans:
-        """Without L."""
+        """The rows and α, without L."""
         return ExactMeans(self.parameters, self.shard.X, self.alpha)
 
     def representer(self) -> tuple[Tensor, Tensor]:
-        """The training rows and α."""
+        """The training rows and their coefficients α."""
         return self.shard.X, self.alpha
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,10 +182,10 @@ class ExactMeans(Means):
 
     @property
     def coefficients(self) -> Tensor:
-        """α."""
+        """The coefficients α."""
         return self.alpha
 
     def mean_chunk(self, X: Tensor) -> Tensor:
-        """One kernel block an expert."""
+        """One kernel block per expert."""
         K = self.parameters.kernel(X, self.points)
         return (K @ self.alpha[..., None])[..., 0]

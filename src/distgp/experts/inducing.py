@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.clustering import kmeans_centres
+from distgp.data.partition import kmeans_centres
+from distgp.data.shard import Shard
 from distgp.kernels import Kernel
-from distgp.shards import Shard
 
 SAMPLE = 4096
 """Rows that the greedy rule looks at, at least; the rest of a large shard adds little."""
 
 
 def random_subset(X: Tensor, m: int, seed: int) -> Tensor:
-    """M distinct rows of X, at random."""
+    """Draw m distinct rows of X at random."""
     _check_size(X, m)
     chosen = np.random.default_rng(seed).choice(len(X), size=m, replace=False)
     return X[torch.as_tensor(chosen, device=X.device)]
@@ -90,7 +90,7 @@ def greedy_each(
 
 
 def first_greedy(X: Tensor, kernel: Kernel, m: int, seed: int) -> Tensor:
-    """M rows by the greedy order, filled up with other rows where nothing is left to explain."""
+    """The first m rows in the greedy order, then other rows where nothing is left to explain."""
     _check_size(X, m)
     sample = _sample(X, max(SAMPLE, 4 * m), seed)
     pivots, _ = _pivots(sample, kernel, 0.0, m)

@@ -15,10 +15,19 @@ from distgp.kernels.base import Kernel, TensorLike, check_positive, scalar
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """Kernel, noise variance σ² (*batch,), and for sparse experts inducing inputs (*batch, m, d).
+    """θ: kernel, noise variance and, for sparse experts, inducing inputs.
 
     Every tensor may carry leading batch dimensions, one entry per expert; without them the
     experts share it.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The covariance function.
+    noise : Tensor of shape (*batch,)
+        The noise variance σ².
+    inducing : Tensor of shape (*batch, m, d), optional
+        The inducing inputs Z.
     """
 
     travels_as: ClassVar[str] = "parameters"
@@ -55,6 +64,40 @@ class Parameters:
         if Z is not None and self.inducing_batch:
             Z = Z[index]
         return Parameters(self.kernel.with_parameters(own), noise, Z)
+
+    def unsqueezed(self) -> Parameters:
+        """The same θ with one leading batch dimension of size one on every tensor."""
+        own = {name: value[None] for name, value in self.kernel.parameters().items()}
+        Z = None if self.inducing is None else self.inducing[None]
+        return Parameters(self.kernel.with_parameters(own), self.noise[None], Z)
+
+    def averaged(self) -> Parameters:
+        """One θ for all experts: the geometric mean of kernel and noise, without inducing inputs."""
+        values, batches = self.kernel.parameters(), self.kernel.batches()
+        shared = {name: values[name].log().mean(0).exp() for name, b in batches.items() if b}
+        noise = self.noise.log().mean().exp() if self.noise.ndim else self.noise
+        return Parameters(self.kernel.with_parameters(shared), noise)
+
+    def paths(self, name: str) -> list[str]:
+        """The full names that a name stands for.
+
+        Parameters
+        ----------
+        name : str
+            A full name such as "kernel.kernel.lengthscale", or the last part of one, such as
+            "lengthscale", which stands for every parameter that ends with it.
+
+        Returns
+        -------
+        list of str
+        """
+        known = list(self.unconstrained())
+        if name in known:
+            return [name]
+        found = [path for path in known if path.rpartition(".")[2] == name]
+        if not found:
+            raise ValueError(f"no parameter {name!r}; there are {', '.join(known)}")
+        return found
 
     def joined(self, other: Parameters) -> Parameters:
         """The experts of this θ followed by those of the other; what they share must be the same."""
@@ -93,7 +136,7 @@ class Parameters:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Parameters:
-        """The same θ elsewhere."""
+        """The same θ on another device or in another dtype."""
         Z = None if self.inducing is None else self.inducing.to(device=device, dtype=dtype)
         noise = self.noise.to(device=device, dtype=dtype)
         return Parameters(self.kernel.to(device, dtype), noise, Z)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,20 +21,42 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
-from distgp.experts.base import Expert, Means, Posterior, Prediction, chunk_rows, latent_variance
+from distgp.data.shard import Shard
+from distgp.experts.base import (
+    Expert,
+    Means,
+    Posterior,
+    Prediction,
+    chunk_rows,
+    in_chunks,
+    latent_variance,
+)
 from distgp.experts.parameters import Parameters
-from distgp.shards import Shard
 
 
 @dataclass(frozen=True, eq=False)
 class SparseSums:
-    """What the rows of a shard contribute, (*batch, …): all that conditioning needs of them."""
+    """Sums over the rows of a shard: all that conditioning needs of them.
+
+    Parameters
+    ----------
+    AAt : Tensor of shape (*batch, m, m)
+        AAᵀ, with A = σ⁻¹ L_u⁻¹ K_uf.
+    Ay : Tensor of shape (*batch, m)
+        Ay.
+    yy : Tensor of shape (*batch,)
+        yᵀy.
+    trace : Tensor of shape (*batch,)
+        Σ k(x, x) / σ².
+    n : Tensor of shape (*batch,)
+        The number of rows.
+    """
 
     travels_as: ClassVar[str] = "sums"
     AAt: Tensor
     Ay: Tensor
     yy: Tensor
-    trace: Tensor  # Σ k(x, x) / σ²
+    trace: Tensor
     n: Tensor
 
     def __getitem__(self, index: int | slice) -> SparseSums:
@@ -155,12 +177,15 @@ def _residual_trace(sums: SparseSums) -> Tensor:
 
 
 class SparseExpert(Expert):
-    """A sparse GP on its shard: O(nm²) time, O(m²) memory. Objective: minus the collapsed bound."""
+    """A sparse GP on its shard: O(nm²) time and O(m²) memory.
+
+    Its objective is the negative collapsed bound of Titsias, with the trace term.
+    """
 
     name: ClassVar[str] = "sparse"
 
     def entries(self, n: int) -> int:
-        """A chunk, which is bounded whatever n is."""
+        """One: the objective reads its rows in chunks, whatever n is."""
         del n
         return 1
 
@@ -175,31 +200,58 @@ class SparseExpert(Expert):
         with torch.no_grad():
             wide = widened(parameters)
             Lu = inducing_factor(wide)
-            return SparsePosterior.of(wide, Lu, row_sums(wide, Lu, shard))
+            held = shard if isinstance(shard, Shard) else None
+            return SparsePosterior.of(wide, Lu, row_sums(wide, Lu, shard), held)
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePosterior(Posterior):
-    """f given the sums of a shard, in float64. It holds no training rows."""
+    """f given the sums of a shard, in float64.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ with the inducing inputs Z, in float64.
+    Lu : Tensor of shape (*batch, m, m)
+        The Cholesky factor of K_uu.
+    sums : SparseSums
+        What the rows contribute.
+    factors : SparseFactors
+        L_B and c, made of the sums.
+    shard : Shard, optional
+        The rows, while they are at hand. Prediction needs none of them, and files hold none.
+    """
 
     parameters: Parameters
     Lu: Tensor
     sums: SparseSums
     factors: SparseFactors
+    shard: Shard | None = None
 
     @staticmethod
-    def of(parameters: Parameters, Lu: Tensor, sums: SparseSums) -> SparsePosterior:
+    def of(
+        parameters: Parameters, Lu: Tensor, sums: SparseSums, shard: Shard | None = None
+    ) -> SparsePosterior:
         """Build the posterior from sums, of one shard or added over several."""
-        return SparsePosterior(parameters, Lu, sums, SparseFactors.of(parameters.noise, sums))
+        factors = SparseFactors.of(parameters.noise, sums)
+        return SparsePosterior(parameters, Lu, sums, factors, shard)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels: the fields, not w, which each process finds for itself."""
+        """Pickle the fields, but not w, which each process computes for itself."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
-    def columns(self) -> int:
-        """One entry an inducing input, for each expert."""
+    def entries(self) -> int:
+        """One entry per inducing input and expert."""
         return self.factors.c.numel()
+
+    def row_count(self) -> int:
+        """The number of rows behind the sums."""
+        return int(self.sums.n.sum())
+
+    def without_rows(self) -> SparsePosterior:
+        """The same posterior, whose sums are all that it needs."""
+        return replace(self, shard=None)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -222,7 +274,7 @@ class SparsePosterior(Posterior):
         return eye - linalg.cholesky_inverse(self.factors.LB)
 
     def means(self) -> SparseMeans:
-        """Without L_B and the sums."""
+        """L_u and w, without L_B and the sums."""
         return SparseMeans(self.parameters, self.Lu, self.weights)
 
     def representer(self) -> tuple[Tensor, Tensor]:
@@ -249,8 +301,8 @@ class SparsePosterior(Posterior):
         if not self.shared:
             return weights.to(X.dtype) @ self.mean(X)
         w = weights.to(self.weights.dtype) @ self.weights
-        rows = chunk_rows(len(w), X.device)
-        return torch.cat([w @ self.whitened(chunk) for chunk in X.split(rows, -2)]).to(X.dtype)
+        parts = in_chunks(lambda chunk: w @ self.whitened(chunk), X, len(w))
+        return torch.cat(parts).to(X.dtype)
 
     def covariance(self, X: Tensor) -> Tensor:
         """k(x, x′) − v(x)ᵀv(x′) + (L_B⁻¹v(x))ᵀ(L_B⁻¹v(x′))."""
@@ -294,7 +346,7 @@ class SparseMeans(Means):
 
     @property
     def coefficients(self) -> Tensor:
-        """w."""
+        """The coefficients w."""
         return self.weights
 
     def mean_chunk(self, X: Tensor) -> Tensor:

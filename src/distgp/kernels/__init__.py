@@ -1,9 +1,8 @@
-"""Covariance functions: value objects with positive parameters and an algebra."""
+"""Covariance functions: immutable values with positive parameters, built from others by + and *."""
 
 from distgp.kernels.algebra import Product, Scale, Sum
 from distgp.kernels.base import Kernel, ParameterError
-from distgp.kernels.linear import Constant, Linear
-from distgp.kernels.periodic import Periodic
+from distgp.kernels.nondecaying import Constant, Linear, Periodic
 from distgp.kernels.separable import factors, separable
 from distgp.kernels.stationary import (
     RBF,
@@ -21,7 +20,7 @@ KERNELS: dict[str, type[Stationary]] = {
     "matern52": Matern52,
     "rational-quadratic": RationalQuadratic,
 }
-"""The kernels that have a name: those with a lengthscale for each column."""
+"""The kernels that estimators know by name: those with one lengthscale per column."""
 
 __all__ = [
     "KERNELS",

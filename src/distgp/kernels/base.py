@@ -1,8 +1,8 @@
-"""What a kernel is: a value object with positive parameters and an algebra.
+"""The base class of all kernels: an immutable value with positive parameters and an algebra.
 
-A kernel is immutable. Its parameters are tensors that may carry leading batch dimensions, one
-entry per expert; `k(X1, X2)` broadcasts them against the inputs' own. Training sees a kernel
-through `parameters()` and `with_parameters()`.
+The parameters are tensors that may carry leading batch dimensions, one entry per expert;
+`k(X1, X2)` broadcasts them against the batch dimensions of the inputs. Training reads a kernel
+through `parameters()` and builds the next one with `with_parameters()`.
 """
 
 from __future__ import annotations
@@ -20,35 +20,56 @@ TensorLike: TypeAlias = float | list[float] | tuple[float, ...] | np.ndarray | T
 
 
 class ParameterError(ValueError):
-    """A hyperparameter is outside its range."""
+    """A hyperparameter is outside its range, or does not fit the inputs."""
 
 
 def scalar(value: TensorLike) -> Tensor:
-    """A parameter of one number: shape (*batch,)."""
+    """Convert a parameter that is one number per kernel to a tensor of shape (*batch,)."""
     return value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
 
 
 def vector(value: TensorLike) -> Tensor:
-    """A parameter of one number a column (ARD) or one for all: (*batch, d) or (*batch, 1)."""
+    """Convert a parameter with one number per column, (*batch, d), or one for all, (*batch, 1)."""
     tensor = scalar(value)
     return tensor.reshape(1) if tensor.ndim == 0 else tensor
 
 
 def columns(value: list[int] | tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The columns that a kernel looks at; None for all."""
+    """Convert the input columns that a kernel looks at to a tuple; None stands for all."""
     if value is not None and not len(value):
         raise ParameterError("active_dims must name at least one column, or be None for all")
     return None if value is None else tuple(int(column) for column in value)
 
 
 def field(*, default: Any = dataclasses.MISSING, converter: Callable[[Any], Any]) -> Any:
-    """A dataclass field whose argument is converted when the object is built."""
+    """Declare a dataclass field whose value is converted when the kernel is built.
+
+    Parameters
+    ----------
+    default : object, optional
+        The value where none is given.
+    converter : callable
+        `scalar`, `vector`, `columns`, or any function that checks and converts the value. Tensors
+        that it returns are hyperparameters, and must be positive.
+    """
     return dataclasses.field(default=default, metadata={"converter": converter})
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
 class Kernel(ABC):
-    """A covariance function k(x, x′). Build larger ones with `+`, `*` and `variance * kernel`."""
+    """A covariance function k(x, x′).
+
+    Kernels are built from others with `+`, `*` and `variance * kernel`. A subclass is a frozen
+    dataclass without a decorator of its own: it lists its parameters with `field` and implements
+    `gram` and `diag`.
+
+    Examples
+    --------
+    >>> from distgp import RBF, Linear
+    >>> kernel = 2.0 * RBF(0.5) + Linear()
+    >>> list(kernel.parameters())
+    ['kernels.0.variance', 'kernels.0.kernel.lengthscale', 'kernels.1.variance']
+    """
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
@@ -63,14 +84,34 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """The matrix k(X1, X2), (*batch, n1, n2)."""
+        """Compute the matrix k(X1, X2), (*batch, n1, n2), of inputs known to fit together.
+
+        Parameters
+        ----------
+        X1, X2 : Tensor
+            Inputs (*batch, n1, d) and (*batch, n2, d).
+        """
 
     @abstractmethod
     def diag(self, X: Tensor) -> Tensor:
-        """The values k(x, x), (*batch, n)."""
+        """Compute the values k(x, x), (*batch, n), of the inputs X (*batch, n, d)."""
 
     def __call__(self, X1: Tensor, X2: Tensor | None = None) -> Tensor:
-        """k(X1, X2), or k(X1, X1)."""
+        """Compute the matrix k(X1, X2), or k(X1, X1) where X2 is left out.
+
+        Parameters
+        ----------
+        X1 : Tensor
+            Inputs (*batch, n1, d).
+        X2 : Tensor, optional
+            Inputs (*batch, n2, d). Put training rows or inducing inputs here: distances are
+            computed relative to their median.
+
+        Returns
+        -------
+        Tensor
+            (*batch, n1, n2), with the batch dimensions of inputs and parameters broadcast.
+        """
         X2 = X1 if X2 is None else X2
         if X1.shape[-1] != X2.shape[-1] or X1.dtype != X2.dtype:
             raise ParameterError(
@@ -94,7 +135,7 @@ class Kernel(ABC):
     __rmul__ = __mul__
 
     def children(self) -> dict[str, Kernel]:
-        """The kernels that this one is built from, by the prefix of their parameters' names."""
+        """List the kernels that this one is built from, by the prefix of their parameters' names."""
         found: dict[str, Kernel] = {}
         for spec in _fields(self):
             value = getattr(self, spec.name)
@@ -105,12 +146,12 @@ class Kernel(ABC):
         return found
 
     def own_parameters(self) -> dict[str, Tensor]:
-        """The kernel's own positive tensors, without its children's."""
+        """List the kernel's own positive tensors by name, without those of its children."""
         values = {spec.name: getattr(self, spec.name) for spec in _fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Every positive parameter, by its path: `lengthscale`, `kernels.0.variance`, …"""
+        """List every positive parameter by its path: `lengthscale`, `kernels.0.variance`, …"""
         nested = {
             f"{prefix}.{name}": value
             for prefix, child in self.children().items()
@@ -119,7 +160,7 @@ class Kernel(ABC):
         return self.own_parameters() | nested
 
     def batches(self) -> dict[str, torch.Size]:
-        """The leading batch dimensions of each parameter; empty where the experts share it."""
+        """List each parameter's leading batch dimensions; empty where the experts share it."""
         own = {
             spec.name: value.shape[: value.ndim - (spec.metadata["converter"] is vector)]
             for spec in _fields(self)
@@ -133,7 +174,18 @@ class Kernel(ABC):
         return own | nested
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
-        """The same kernel with these parameters in place of its own; others stay."""
+        """Build the same kernel with other values of some parameters.
+
+        Parameters
+        ----------
+        values : mapping of str to Tensor
+            New values by the paths that `parameters` lists; parameters that are left out stay.
+
+        Raises
+        ------
+        ParameterError
+            Where the kernel has no parameter of a name, or a value is not positive and finite.
+        """
         if unknown := values.keys() - self.parameters().keys():
             raise ParameterError(
                 f"no parameter {sorted(unknown)} in {type(self).__name__}, which has "
@@ -156,7 +208,7 @@ class Kernel(ABC):
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
-        """The same kernel elsewhere."""
+        """Build the same kernel on another device or in another dtype."""
         moved = {name: v.to(device=device, dtype=dtype) for name, v in self.parameters().items()}
         return self.with_parameters(moved)
 
@@ -172,13 +224,23 @@ class Kernel(ABC):
 
 
 def check_positive(name: str, value: Tensor) -> None:
-    """Raise unless every entry is positive and finite."""
+    """Raise a `ParameterError` unless every entry is positive and finite."""
     if not bool(((value > 0) & torch.isfinite(value)).all()):
         raise ParameterError(f"{name} must be positive and finite, got {_rounded(value)}")
 
 
 def select(X: Tensor, active: tuple[int, ...] | None, *parameters: Tensor) -> Tensor:
-    """The active columns of X, checked to fit the parameters that hold one number a column."""
+    """Select the columns of X that a kernel looks at.
+
+    Parameters
+    ----------
+    X : Tensor
+        Inputs (*batch, n, d).
+    active : tuple of int, or None
+        The columns, or None for all.
+    *parameters : Tensor
+        Parameters with one number per column or one for all, which must fit the selection.
+    """
     if active is not None:
         if max(active) >= X.shape[-1] or min(active) < -X.shape[-1]:
             raise ParameterError(

@@ -1,4 +1,8 @@
-"""Kernels that are products over the columns: k(x, x′) = Π_j k_j(x_j, x′_j)."""
+"""Kernels that are products over the columns, k(x, x′) = Π_j k_j(x_j, x′_j).
+
+On a grid, which is a product of axes, the matrix of such a kernel is a Kronecker product of small
+matrices, one per axis: sparse grids ask `factors` for the kernels of the axes.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,34 @@ from torch import Tensor
 
 from distgp.kernels.algebra import Product, Scale
 from distgp.kernels.base import Kernel, TensorLike, vector
-from distgp.kernels.linear import Constant
-from distgp.kernels.periodic import Periodic
+from distgp.kernels.nondecaying import Constant, Periodic
 from distgp.kernels.stationary import RBF, Stationary
 
 Factors: TypeAlias = dict[int, Kernel]
-"""The factor of each column that the kernel looks at, as a kernel of one column."""
+"""For each column that a kernel looks at, its factor, as a kernel of one column."""
 
 
 def separable(kind: type[Stationary], lengthscale: TensorLike) -> Kernel:
-    """Π_j kind(x_j, x′_j), with one lengthscale a column."""
+    """Build the product kernel Π_j kind(x_j, x′_j), with one lengthscale per column.
+
+    Parameters
+    ----------
+    kind : type of Stationary
+        The kernel of each column, such as `Matern52`.
+    lengthscale : sequence or Tensor
+        One lengthscale per column.
+
+    Returns
+    -------
+    Kernel
+        A `Product` with one factor per column; an RBF kernel is such a product by itself.
+
+    Examples
+    --------
+    >>> from distgp import Matern52, separable
+    >>> list(separable(Matern52, [0.5, 2.0]).parameters())
+    ['kernels.0.lengthscale', 'kernels.1.lengthscale']
+    """
     lengths = vector(lengthscale)
     if kind is RBF or len(lengths) == 1:
         return kind(lengths)
@@ -28,7 +50,27 @@ def separable(kind: type[Stationary], lengthscale: TensorLike) -> Kernel:
 
 
 def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
-    """One kernel a column whose product is this kernel; None where it is no such product."""
+    """Take a kernel apart into one kernel per column.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Any kernel.
+    d : int
+        The number of input columns.
+
+    Returns
+    -------
+    tuple of Kernel, or None
+        d kernels of one column each whose product is the kernel; None where it is no such product,
+        or where its parameters differ between experts.
+
+    Examples
+    --------
+    >>> from distgp import RBF
+    >>> factors(RBF([0.5, 2.0]), 2)
+    (RBF(lengthscale=[0.5]), RBF(lengthscale=[2.0]))
+    """
     if any(kernel.batches().values()):
         return None
     found = _factors(kernel, d)
@@ -41,7 +83,7 @@ def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
 
 @singledispatch
 def _factors(kernel: Kernel, d: int) -> Factors | None:
-    """Any kernel of a single column is one."""
+    """Any kernel that looks at a single column is its own factor."""
     active = getattr(kernel, "active_dims", None)
     if active is not None and len(active) == 1:
         return {active[0] % d: dataclasses.replace(_any(kernel), active_dims=None)}
@@ -94,7 +136,7 @@ def _times(a: Factors, b: Factors) -> Factors:
 
 
 def _columns(active: tuple[int, ...] | None, d: int) -> list[tuple[int, int]]:
-    """Position and column of what a kernel looks at."""
+    """List the columns that a kernel looks at: the place of each in its parameters, and its number."""
     return [(j, column % d) for j, column in enumerate(range(d) if active is None else active)]
 
 

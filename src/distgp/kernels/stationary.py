@@ -12,14 +12,25 @@ from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
 
 
 def squared_distance(A: Tensor, B: Tensor) -> Tensor:
-    """‖a_i − b_j‖² for all rows of A (*batch, n1, d) and B (*batch, n2, d), by one matrix product.
+    """Compute ‖a_i − b_j‖² for all rows of A and B by one matrix product.
 
     ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²), always in
     float64, where its cancellation does no harm. Both are shifted by the median of B first, so that
-    neither a large offset nor a few outliers take digits from the other rows: put the points of
-    reference (training rows, inducing inputs) second. The norms are shrunk by the rounding error
-    that the product is likely to have, (2 + √d)ε, so that equal rows get exactly 0 after clamping,
-    in value and in gradient; the others move by no more than that error.
+    neither a large offset nor a few outliers take digits from the other rows. The norms are shrunk
+    by the rounding error that the product is likely to have, (2 + √d)ε, so that equal rows get
+    exactly 0 after clamping, in value and in gradient; the others move by no more than that error.
+
+    Parameters
+    ----------
+    A : Tensor
+        Points (*batch, n1, d).
+    B : Tensor
+        Points (*batch, n2, d): those of reference, such as training rows or inducing inputs.
+
+    Returns
+    -------
+    Tensor
+        (*batch, n1, n2), in the dtype of A.
     """
     dtype, (A, B) = A.dtype, (A.to(torch.float64), B.to(torch.float64))
     centre = B.detach().median(-2, keepdim=True).values
@@ -33,7 +44,7 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ rightᵀ, as one large product where only the right side has a batch."""
+    """Compute left @ rightᵀ, as one large product where only the right side has a batch."""
     if left.ndim == 2 and right.ndim > 2:
         flat = right.reshape(-1, right.shape[-1]) @ left.mT
         return flat.reshape(*right.shape[:-1], len(left)).mT
@@ -41,76 +52,168 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def safe_sqrt(square: Tensor) -> Tensor:
-    """√square, with derivative 0 instead of infinity at 0."""
+    """Compute the square root, with derivative 0 instead of infinity at 0."""
     tiny = torch.finfo(square.dtype).tiny
     return square.clamp_min(tiny).sqrt()
 
 
 class Stationary(Kernel):
-    """k(x, x′) = shape(r²) with shape(0) = 1. One lengthscale for all columns, or one for each."""
+    """The base class of kernels k(x, x′) = shape(r²) with shape(0) = 1.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+    """
 
     lengthscale: Tensor = field(default=1.0, converter=vector)
     active_dims: tuple[int, ...] | None = field(default=None, converter=columns)
 
     @abstractmethod
     def shape(self, square: Tensor) -> Tensor:
-        """The kernel as a function of r²."""
+        """Compute the kernel from the matrix of r²."""
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """shape(r²) for all pairs."""
+        """Compute shape(r²) for all pairs."""
         A = self._scaled(X1)
         B = A if X2 is X1 else self._scaled(X2)
         return self.shape(squared_distance(A, B))
 
-    def _scaled(self, X: Tensor) -> Tensor:
-        return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
-
     def diag(self, X: Tensor) -> Tensor:
-        """Ones."""
+        """Return ones."""
         batch = torch.broadcast_shapes(X.shape[:-1], (*self.lengthscale.shape[:-1], 1))
         return torch.ones(batch, dtype=X.dtype, device=X.device)
 
+    def _scaled(self, X: Tensor) -> Tensor:
+        return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
+
 
 class RBF(Stationary):
-    """exp(−r² / 2)."""
+    """The squared exponential kernel, k = exp(−r² / 2), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
+
+    Its functions are infinitely smooth. It is the product of its columns' kernels, which sparse
+    grids make use of.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from distgp import RBF
+    >>> X = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    >>> round(float(RBF(1.0)(X)[0, 1]), 4)  # exp(−1/2)
+    0.6065
+    """
 
     def shape(self, square: Tensor) -> Tensor:
-        """exp(−r² / 2)."""
+        """Compute exp(−r² / 2)."""
         return (-0.5 * square).exp_()
 
 
 class Matern12(Stationary):
-    """exp(−r): the Matérn kernel with ν = 1/2."""
+    """The Matérn kernel with ν = 1/2, k = exp(−r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
+
+    Its functions are continuous and nowhere differentiable.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+
+    Examples
+    --------
+    >>> from distgp import Matern12
+    >>> Matern12(0.5, active_dims=[2])  # looks at the third column alone
+    Matern12(lengthscale=[0.5], active_dims=(2,))
+    """
 
     def shape(self, square: Tensor) -> Tensor:
-        """exp(−r)."""
+        """Compute exp(−r)."""
         return torch.exp(-safe_sqrt(square))
 
 
 class Matern32(Stationary):
-    """(1 + √3 r) exp(−√3 r): the Matérn kernel with ν = 3/2."""
+    """The Matérn kernel with ν = 3/2, k = (1 + √3 r) exp(−√3 r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
+
+    Its functions are differentiable once.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+
+    Examples
+    --------
+    >>> from distgp import Matern32
+    >>> Matern32([0.5, 2.0])  # a lengthscale for each of two columns
+    Matern32(lengthscale=[0.5, 2.0])
+    """
 
     def shape(self, square: Tensor) -> Tensor:
-        """(1 + t) exp(−t) with t = √3 r."""
+        """Compute (1 + t) exp(−t) with t = √3 r."""
         t = math.sqrt(3.0) * safe_sqrt(square)
         return (1.0 + t) * torch.exp(-t)
 
 
 class Matern52(Stationary):
-    """(1 + √5 r + 5r²/3) exp(−√5 r): the Matérn kernel with ν = 5/2."""
+    """The Matérn kernel with ν = 5/2, k = (1 + √5 r + 5r²/3) exp(−√5 r), r² = Σ_j (x_j − x′_j)² / ℓ_j².
+
+    Its functions are differentiable twice. It is the estimators' default.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+
+    Examples
+    --------
+    >>> from distgp import DistributedGPRegressor, Matern52
+    >>> gp = DistributedGPRegressor(kernel=2.0 * Matern52([0.5, 2.0]))
+    """
 
     def shape(self, square: Tensor) -> Tensor:
-        """(1 + t + t²/3) exp(−t) with t = √5 r."""
+        """Compute (1 + t + t²/3) exp(−t) with t = √5 r."""
         t = math.sqrt(5.0) * safe_sqrt(square)
         return (1.0 + t + (5.0 / 3.0) * square) * torch.exp(-t)
 
 
 class RationalQuadratic(Stationary):
-    """(1 + r² / 2α)^−α: a mixture of RBF kernels over lengthscales."""
+    """The rational quadratic kernel, k = (1 + r² / 2α)^−α, with r² = Σ_j (x_j − x′_j)² / ℓ_j².
+
+    It is a mixture of RBF kernels over lengthscales, and tends to the RBF kernel as α grows.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+    alpha : float or Tensor, default=1.0
+        The mixture parameter α, (*batch,).
+
+    Examples
+    --------
+    >>> from distgp import RationalQuadratic
+    >>> RationalQuadratic(0.8, alpha=1.4)
+    RationalQuadratic(lengthscale=[0.8], alpha=1.4)
+    """
 
     alpha: Tensor = field(default=1.0, converter=scalar)
 
     def shape(self, square: Tensor) -> Tensor:
-        """exp(−α log(1 + r² / 2α))."""
+        """Compute exp(−α log(1 + r² / 2α))."""
         alpha = self.alpha[..., None, None]
         return torch.exp(-alpha * torch.log1p(square / (2.0 * alpha)))

@@ -1,36 +1,49 @@
 """GP regression on sparse grids: index sets, grids, the combination technique, OptiCom."""
 
 from distgp.sparsegrid.basis import Basis, PointBasis, TensorBasis, basis_of
-from distgp.sparsegrid.combination import NormalEquations
-from distgp.sparsegrid.cost import Cost
-from distgp.sparsegrid.grids import Box, SparseGrid, axis, grid, sparse_grid
-from distgp.sparsegrid.indices import (
-    axis_size,
-    combination_coefficients,
-    index_set,
+from distgp.sparsegrid.cost import (
+    Cost,
+    highest_level,
+    memory_limit,
     number_of_grids,
     number_of_points,
 )
-from distgp.sparsegrid.posterior import GridPosterior
-from distgp.sparsegrid.regressor import SparseGridGP, VarianceWarning
+from distgp.sparsegrid.grids import (
+    Box,
+    Combination,
+    SparseGrid,
+    axis,
+    axis_size,
+    combination_coefficients,
+    grid,
+    index_set,
+    sparse_grid,
+)
+from distgp.sparsegrid.model import SparseGridModel, VarianceWarning, choose_level, condition
+from distgp.sparsegrid.posterior import GridPosterior, NormalEquations
 
 __all__ = [
     "Basis",
     "Box",
+    "Combination",
     "Cost",
     "GridPosterior",
     "NormalEquations",
     "PointBasis",
     "SparseGrid",
-    "SparseGridGP",
+    "SparseGridModel",
     "TensorBasis",
     "VarianceWarning",
     "axis",
     "axis_size",
     "basis_of",
+    "choose_level",
     "combination_coefficients",
+    "condition",
     "grid",
+    "highest_level",
     "index_set",
+    "memory_limit",
     "number_of_grids",
     "number_of_points",
     "sparse_grid",

@@ -1,13 +1,14 @@
-"""The functions that all grids of a sparse grid are made of, and how a grid whitens its own.
+"""The functions that all grids of a sparse grid are made of, and how each grid whitens its own.
 
-Every grid Ω_l is the inducing set of a sparse GP, and needs v_l(x) = L_l⁻¹k(Ω_l, x). All grids share
-their points, so the kernel is evaluated once for the whole sparse grid.
+Every grid Ω_l is the inducing set of a sparse GP, which needs v_l(x) = L_l⁻¹k(Ω_l, x) with
+L_l L_lᵀ = k(Ω_l, Ω_l). All grids share the points of the sparse grid, so the kernel is evaluated
+once for all of them.
 
 If the kernel is a product over the columns, so is v: K_uu is the Kronecker product of the axes' kernel
 matrices and v_l(x) that of the axes' v_j(x_j). With the points of an axis ordered by level, the
-factor of a lower level is the leading block of a higher one's, and its v_j the first entries. So
-the products φ_p(x) = Π_j v_{j,p_j}(x_j), one for each point p of the sparse grid, are orthonormal in the
-RKHS, and every grid's v_l is a choice among them.
+factor of a lower level is the leading block of a higher one's, and its v_j are the first entries. So
+the products φ_p(x) = Π_j v_{j,p_j}(x_j), one for each point p of the sparse grid, are orthonormal in
+the RKHS, and every grid's v_l is a choice among them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from distgp.sparsegrid.grids import Box, SparseGrid
 
 
 class Basis(ABC):
-    """m functions u_p, one for each point of the sparse grid, whose spans contain every grid's means."""
+    """m functions u_p, one for each point of the sparse grid, whose span contains every grid's mean."""
 
     travels_as: ClassVar[str] = "basis"
     kernel: Kernel
@@ -34,39 +35,50 @@ class Basis(ABC):
 
     @abstractmethod
     def at(self, X: Tensor) -> Tensor:
-        """u(x) for all rows of X, (m, N)."""
+        """Evaluate u(x) at all rows of X (N, d): (m, N)."""
 
     @abstractmethod
     def whitened(self, u: Tensor, which: int) -> Tensor:
-        """v_l(x) of one grid, (m_l, N), from u(x)."""
+        """Compute v_l(x) of one grid, (m_l, N), from u(x)."""
 
     @abstractmethod
     def coefficients(self, weights: list[Tensor]) -> Tensor:
-        """W (m, b) with f_l(x) = w_lᵀv_l(x) = (Wᵀu(x))_l."""
+        """Write the grids' means f_l(x) = w_lᵀv_l(x) in the basis: W (m, b) with f_l(x) = (Wᵀu(x))_l."""
 
     @abstractmethod
     def inner(self, W: Tensor) -> Tensor:
-        """⟨f_l, f_k⟩_H of all grids, (b, b)."""
+        """Compute the inner products ⟨f_l, f_k⟩_H between all grids' means, (b, b)."""
 
     @property
-    def columns(self) -> int:
-        """Entries of temporary matrices for each row: u, and v of the largest grid twice."""
+    def entries(self) -> int:
+        """Entries of temporary matrices per row: u, and twice v of the largest grid."""
         return len(self.grid.positions) + 2 * max(len(own) for own in self.grid.members)
 
 
 @dataclass(frozen=True, eq=False)
 class TensorBasis(Basis):
-    """For product kernels: u = φ, whitened as it is."""
+    """The basis u = φ for a product kernel, which needs no further whitening.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    grid : SparseGrid
+        The sparse grid.
+    parts : tuple of Kernel
+        The kernel's factors, one per column.
+    axes, factors : tuple of Tensor
+        For each column, the points of its axis and the Cholesky factor L_j of their kernel matrix.
+    """
 
     kernel: Kernel
     grid: SparseGrid
     parts: tuple[Kernel, ...]
     axes: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]
-    """L_j of each axis' kernel matrix."""
 
     def at(self, X: Tensor) -> Tensor:
-        """Π_j v_j(x_j)."""
+        """Multiply the axes' functions, Π_j v_j(x_j)."""
         u: Tensor | None = None
         for j, (kernel, points, L) in enumerate(
             zip(self.parts, self.axes, self.factors, strict=True)
@@ -78,79 +90,100 @@ class TensorBasis(Basis):
         return u
 
     def whitened(self, u: Tensor, which: int) -> Tensor:
-        """The grid's own entries."""
+        """Choose the grid's own entries."""
         return u.index_select(0, self.grid.members[which])
 
     def coefficients(self, weights: list[Tensor]) -> Tensor:
-        """The weights, each in its place."""
+        """Put each grid's weights in their places."""
         return _scattered(self.grid, weights)
 
     def inner(self, W: Tensor) -> Tensor:
-        """φ is orthonormal."""
+        """Multiply the coefficients, since φ is orthonormal."""
         return W.mT @ W
 
 
 @dataclass(frozen=True, eq=False)
 class PointBasis(Basis):
-    """For any kernel: u(x) = k(Ω, x), whitened by each grid's own factor."""
+    """The basis u(x) = k(Ω, x) for any kernel, whitened by each grid's own factor.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    grid : SparseGrid
+        The sparse grid.
+    points : Tensor of shape (m, d)
+        Its points.
+    factors : tuple of Tensor
+        The Cholesky factor L_l of each grid's kernel matrix.
+    nugget : Tensor
+        What is added to the diagonal of all those matrices; 0 where the kernel does without.
+    """
 
     kernel: Kernel
     grid: SparseGrid
     points: Tensor
     factors: tuple[Tensor, ...]
-    """L_l of each grid's kernel matrix."""
     nugget: Tensor
-    """What all of them have on their diagonals besides: 0 where the kernel does without."""
 
     def at(self, X: Tensor) -> Tensor:
-        """The kernel, once for all grids."""
+        """Evaluate the kernel, once for all grids."""
         return self.kernel(X, self.points).mT
 
     def whitened(self, u: Tensor, which: int) -> Tensor:
-        """L_l⁻¹k(Ω_l, x)."""
+        """Solve for L_l⁻¹k(Ω_l, x)."""
         return linalg.solve_lower(self.factors[which], u.index_select(0, self.grid.members[which]))
 
     def coefficients(self, weights: list[Tensor]) -> Tensor:
-        """L_l⁻ᵀw_l, each in its place."""
+        """Put each grid's L_l⁻ᵀw_l in its places."""
         pairs = zip(self.factors, weights, strict=True)
         return _scattered(self.grid, [linalg.solve_upper(L, w[:, None])[:, 0] for L, w in pairs])
 
     def inner(self, W: Tensor) -> Tensor:
-        """WᵀKW, with the nugget that the grids have: so they stay projections of one function."""
+        """Compute WᵀKW with the nugget that all grids have, so that they stay projections of one f."""
         KW = product_in_chunks(self.kernel, self.points, self.points, W)
         return W.mT @ (KW + self.nugget * W)
 
 
 def basis_of(kernel: Kernel, grid: SparseGrid, box: Box, dense: bool = False) -> Basis:
-    """Kronecker factors for a product kernel (unless `dense`), one factor a grid for any other."""
+    """Build the basis of a sparse grid in a box.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel, whose numbers are taken in float64 and to the box's device.
+    grid : SparseGrid
+        The sparse grid.
+    box : Box
+        Where it lies.
+    dense : bool, default=False
+        Whether to treat a product kernel like any other.
+
+    Returns
+    -------
+    Basis
+        A `TensorBasis` with Kronecker factors for a product kernel, a `PointBasis` for others.
+    """
     kernel = kernel.to(box.lower.device, torch.float64)
     parts = None if dense else factors(kernel, box.d)
-    return (
-        _point_basis(kernel, grid, box)
-        if parts is None
-        else _tensor_basis(kernel, parts, grid, box)
-    )
-
-
-def _tensor_basis(
-    kernel: Kernel, parts: tuple[Kernel, ...], grid: SparseGrid, box: Box
-) -> TensorBasis:
+    if parts is None:
+        return _point_basis(kernel, grid, grid.points(box))
     axes = tuple(box.axis(j, grid.level, grid.boundary) for j in range(box.d))
-    own = []
-    for part, points in zip(parts, axes, strict=True):
-        K = part(points[:, None])
-        L = linalg.clear_cholesky(K)
-        name = "the kernel matrix of an axis"
-        own.append(linalg.cholesky(K, name, singular=True) if L is None else L)
-    return TensorBasis(kernel, grid, parts, axes, tuple(own))
+    own = tuple(_axis_factor(part, points) for part, points in zip(parts, axes, strict=True))
+    return TensorBasis(kernel, grid, parts, axes, own)
 
 
-def _point_basis(kernel: Kernel, grid: SparseGrid, box: Box) -> PointBasis:
-    """As it is, or, where one grid's matrix is singular to rounding, with one nugget for all."""
-    points = grid.points(box)
+def _axis_factor(kernel: Kernel, points: Tensor) -> Tensor:
+    K = kernel(points[:, None])
+    L = linalg.clear_cholesky(K)
+    return linalg.cholesky(K, "the kernel matrix of an axis", singular=True) if L is None else L
+
+
+def _point_basis(kernel: Kernel, grid: SparseGrid, points: Tensor) -> PointBasis:
+    """Factorise every grid's matrix; where one is singular to rounding, with one nugget for all."""
     own = [linalg.clear_cholesky(kernel(points[which])) for which in grid.members]
-    if all(L is not None for L in own):
-        found = tuple(L for L in own if L is not None)
+    found = tuple(L for L in own if L is not None)
+    if len(found) == len(own):
         return PointBasis(kernel, grid, points, found, points.new_zeros(()))
     nugget = torch.stack(
         [linalg.rounding_of(kernel(points[which])) for which in grid.members]
@@ -163,6 +196,7 @@ def _point_basis(kernel: Kernel, grid: SparseGrid, box: Box) -> PointBasis:
 
 
 def _scattered(grid: SparseGrid, values: list[Tensor]) -> Tensor:
+    """A matrix (m, b) whose column l holds grid l's values at its own points, and 0 elsewhere."""
     W = values[0].new_zeros(len(grid.positions), len(values))
     for column, (which, own) in enumerate(zip(grid.members, values, strict=True)):
         W[which, column] = own

@@ -3,36 +3,107 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 
 import torch
 
 from distgp.experts.base import CHUNK_ENTRIES
-from distgp.sparsegrid.indices import (
-    check,
+from distgp.sparsegrid.grids import (
+    Combination,
+    axis_increment,
+    axis_size,
+    check_size,
     index_set,
-    largest_grid,
-    number_of_grids,
-    number_of_points,
-    total_over_grids,
 )
-from distgp.sparsegrid.posterior import Combination
 
 BYTES = 8
+"""The size of a float64."""
 LISTED = 100_000
-"""Grids at most whose points are listed one by one."""
+"""The number of grids up to which their points are listed one by one."""
 TEMPORARIES, GRADIENT_TEMPORARIES = 10, 40
-"""Matrices of a chunk's size that are alive at once, without and with a gradient."""
+"""Matrices of a chunk's size that are alive at the same time, without and with a gradient."""
 COPIES = 4
-"""Of the rows: as given, standardised, in shards, on their way."""
+"""Copies of the rows: as given, standardised, in shards, and on their way."""
 KERNEL_FLOPS = 20
-"""Operations for a value of the kernel, about."""
+"""Operations for one value of a kernel, about."""
+
+
+def number_of_grids(level: int, d: int) -> int:
+    """Count the grids of the index set I(η, d): b = Σ_{q=0}^{d−1} C(η+d−2−q, d−1)."""
+    check_size(level, d)
+    return sum(comb(level + d - 2 - q, d - 1) for q in range(min(d, level)))
+
+
+def number_of_points(level: int, d: int, boundary: bool = False) -> int:
+    """Count the points of the sparse grid Ω_η^d; without the boundary Σ_{i<η} 2^i C(d−1+i, d−1)."""
+    return sum(_by_total(level, d, lambda l: axis_increment(l, boundary)))
+
+
+def highest_level(points: int, d: int, boundary: bool = False) -> int:
+    """Find the highest level whose sparse grid has at most so many points; at least 1."""
+    level = 1
+    while number_of_points(level + 1, d, boundary) <= points:
+        level += 1
+    return level
+
+
+def _total_over_grids(level: int, d: int, power: int, boundary: bool) -> int:
+    """Σ_l m_l^power over the grids of the index set, where grid l has m_l points."""
+    by_total = _by_total(level, d, lambda l: axis_size(l, boundary) ** power)
+    return sum(by_total[max(0, level - d) :])
+
+
+def _largest_grid(level: int, d: int, boundary: bool) -> int:
+    """The number of points of the largest grid."""
+    return max(_by_total(level, d, lambda l: axis_size(l, boundary), max))
+
+
+def _by_total(
+    level: int,
+    d: int,
+    count: Callable[[int], int],
+    over: Callable[[Iterable[int]], int] = sum,
+) -> list[int]:
+    """The sum (or maximum) of Π_j count(l_j) over all l with |l|₁ = d + t, for t = 0 … η−1: O(dη²)."""
+    check_size(level, d)
+    counts = [count(l) for l in range(1, level + 1)]
+    found = [1] + [0] * (level - 1)
+    for _ in range(d):
+        found = [over(found[t - k] * counts[k] for k in range(t + 1)) for t in range(level)]
+    return found
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The size of a sparse grid GP on n rows, and what it takes."""
+    """The size of a sparse grid GP on n rows, and what fitting it takes.
+
+    Parameters
+    ----------
+    d, level, combination, boundary
+        The sparse grid and how it is used, as `SparseGridGP` explains them.
+    kronecker : bool
+        Whether the kernel is a product over the columns, so that there is a factor per axis; there
+        is one per grid otherwise.
+    n : int
+        The number of rows.
+    grids : int
+        The number b of grids that are combined.
+    largest, union : int
+        The number of points of the largest grid, and of the sparse grid.
+    memory : int
+        Bytes, about, at the peak of fitting.
+    flops : int
+        Floating-point operations, about, for conditioning on the rows.
+
+    Examples
+    --------
+    >>> cost = Cost.of(n=1000, d=3, level=4, combination="opticom")
+    >>> cost.grids, cost.largest, cost.union
+    (19, 27, 111)
+    """
 
     d: int
     level: int
@@ -41,15 +112,10 @@ class Cost:
     kronecker: bool
     n: int
     grids: int
-    """b: how many grids are combined."""
     largest: int
-    """Points of the largest grid."""
     union: int
-    """Points of the sparse grid."""
     memory: int
-    """Bytes, about, at the peak of fitting."""
     flops: int
-    """Floating-point operations, about, to condition on the rows."""
 
     @staticmethod
     def of(
@@ -64,58 +130,58 @@ class Cost:
         training: tuple[int, int] = (0, 0),
         device: torch.device | None = None,
     ) -> Cost:
-        """By the closed formulas. training: inducing inputs and rows that it uses."""
-        check(level, d)
+        """Work out the cost by closed formulas.
+
+        Parameters
+        ----------
+        n, d, level, combination, boundary, kronecker
+            As above.
+        targets : int, default=1
+            The number of targets, each with a model of its own.
+        training : pair of int, default=(0, 0)
+            How many inducing inputs and rows the hyperparameters are learnt with.
+        device : torch.device, optional
+            Where the work is done; the CPU by default.
+        """
+        check_size(level, d)
         union = number_of_points(level, d, boundary)
         single = combination == "full"
         points, squares, cubes = (
-            union**power if single else total_over_grids(level, d, power, boundary)
+            union**power if single else _total_over_grids(level, d, power, boundary)
             for power in (1, 2, 3)
         )
         b = 1 if single else number_of_grids(level, d)
-        largest = union if single else largest_grid(level, d, boundary)
+        largest = union if single else _largest_grid(level, d, boundary)
         chunk = CHUNK_ENTRIES["cpu" if device is None else device.type]
         # Kept for every target: L_B of all grids, L_u where that is no Kronecker product, W. Then ΣVVᵀ.
         kept = (1 if kronecker else 2) * squares + union * b + union * d + points
         passing = squares + 2 * largest**2 + 2 * union * b
-        conditioning = (
-            targets * kept + passing + TEMPORARIES * min(chunk, n * (union + 2 * largest))
-        )
+        temporary = TEMPORARIES * min(chunk, n * (union + 2 * largest))
         m, rows = training
         learning = 12 * m**2 + GRADIENT_TEMPORARIES * min(chunk, m * rows)
-        memory = BYTES * (max(conditioning, learning) + COPIES * n * (d + targets))
+        peak = max(targets * kept + passing + temporary, learning)
+        memory = BYTES * (peak + COPIES * n * (d + targets))
         # V itself, by a product over the columns or a triangular solve; V Vᵀ; the factors; F and FᵀF.
         whiten = d * union if kronecker else squares
         flops = n * (whiten + 2 * squares) + cubes * (1 if kronecker else 2)
         if combination == "opticom":
             flops += n * (whiten if kronecker else KERNEL_FLOPS * union) + 2 * n * b * (union + b)
-        return Cost(
-            d,
-            level,
-            combination,
-            boundary,
-            kronecker,
-            n,
-            b,
-            largest,
-            union,
-            memory,
-            targets * flops,
-        )
+        flops *= targets
+        return Cost(d, level, combination, boundary, kronecker, n, b, largest, union, memory, flops)
 
     @property
     def points(self) -> dict[tuple[int, ...], int]:
-        """Points of each grid, by its levels."""
+        """The number of points of each grid, by its levels."""
         if self.combination == "full":
             return {(0,) * self.d: self.union}
         if self.grids > LISTED:
             raise ValueError(f"{self.grids:,} grids are too many to list")
-        sizes = 2 ** index_set(self.level, self.d) + (1 if self.boundary else -1)
-        levels = index_set(self.level, self.d).tolist()
-        return dict(zip(map(tuple, levels), sizes.prod(-1).tolist(), strict=True))
+        levels = index_set(self.level, self.d)
+        sizes = (2**levels + (1 if self.boundary else -1)).prod(-1)
+        return dict(zip(map(tuple, levels.tolist()), sizes.tolist(), strict=True))
 
     def refuse_above(self, limit: int) -> None:
-        """Raise where this would not fit into so many bytes."""
+        """Raise a MemoryError where this would not fit into so many bytes."""
         if self.memory > limit:
             remedy = "lower the level" if self.level > 1 else "use DistributedGPRegressor"
             raise MemoryError(
@@ -141,14 +207,14 @@ class Cost:
 
 
 def _amount(value: int, unit: int = 1) -> str:
-    """A whole number in a unit; a power of ten where it is beyond all measure."""
+    """Write a whole number in a unit, as a power of ten where it has more than 15 digits."""
     if value // unit >= 10**15:
         return f"10^{len(str(value // unit)) - 1}"
     return f"{value:,}" if unit == 1 else f"{value / unit:,.3g}"
 
 
 def memory_limit(device: torch.device) -> int:
-    """Half of what the machine, or its container, or the GPU has."""
+    """Half of the bytes that the machine, its container, or the GPU has."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1] // 2
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

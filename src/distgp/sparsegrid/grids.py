@@ -1,49 +1,155 @@
-"""Sparse grids as sets of points, and the grids that make them up.
+"""Sparse grids as sets of points, and the regular grids that they are made of.
 
-The points of an axis are ordered by level: first those of level 1, then those that level 2 adds, and so
-on. Level l of an axis is then its first points, and a grid Ω_l is made of whole blocks, one for each
-k ≤ l: the points that k adds. So no point is ever looked up.
+One-dimensional level l has the 2^l − 1 interior points i / 2^l (the paper's 2^{l−1} is a slip), or
+with the boundary the 2^l + 1 points i = 0 … 2^l. The levels are nested, so the points of an axis are
+ordered by level: first those of level 1, then those that level 2 adds, and so on. Level l of an axis
+is then its first points, and a grid Ω_l is made of whole blocks, one for each k ≤ l: the points that
+block k adds. So no point is ever looked up.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from distgp.sparsegrid.indices import (
-    axis_increment,
-    axis_size,
-    check,
-    combination_coefficients,
-    compositions,
-    index_set,
-)
+Combination: TypeAlias = Literal["opticom", "ct", "full"]
+"""How the grids make one posterior: optimal coefficients, classical ones, or their union as one grid."""
+
+
+def check_size(level: int, d: int) -> None:
+    """Raise a ValueError where there is no sparse grid of this level in d columns."""
+    if level < 1 or d < 1:
+        raise ValueError(f"a sparse grid needs level ≥ 1 and d ≥ 1, got level {level} and d = {d}")
+
+
+def axis_size(level: int, boundary: bool = False) -> int:
+    """The number of points of one-dimensional level l."""
+    return 2**level + (1 if boundary else -1)
+
+
+def axis_increment(level: int, boundary: bool = False) -> int:
+    """The number of points that level l has and level l − 1 has not."""
+    return axis_size(1, boundary) if level == 1 else 2 ** (level - 1)
 
 
 def axis(level: int, boundary: bool = False) -> Tensor:
-    """The points of one-dimensional level l in [0, 1], those of lower levels first."""
-    check(level, 1)
-    first = [0.5, 0.0, 1.0] if boundary else [0.5]
-    parts = [torch.arange(1, 2**k, 2, dtype=torch.float64) / 2**k for k in range(2, level + 1)]
-    return torch.cat([torch.tensor(first, dtype=torch.float64), *parts])
+    """The points of one-dimensional level l in [0, 1], those of lower levels first.
+
+    Parameters
+    ----------
+    level : int
+        The level l, at least 1.
+    boundary : bool, default=False
+        Whether 0 and 1 are among the points.
+
+    Returns
+    -------
+    Tensor
+
+    Examples
+    --------
+    >>> axis(2).tolist()
+    [0.5, 0.25, 0.75]
+    """
+    check_size(level, 1)
+    coarsest = [0.5, 0.0, 1.0] if boundary else [0.5]
+    finer = [torch.arange(1, 2**k, 2, dtype=torch.float64) / 2**k for k in range(2, level + 1)]
+    return torch.cat([torch.tensor(coarsest, dtype=torch.float64), *finer])
+
+
+def index_set(level: int, d: int) -> Tensor:
+    """List the grids that equation (8) combines: I(η, d) = {l ∈ ℕ₊^d : η ≤ |l|₁ ≤ η + d − 1}.
+
+    Parameters
+    ----------
+    level : int
+        The level η of the sparse grid.
+    d : int
+        The number of columns.
+
+    Returns
+    -------
+    Tensor of shape (b, d)
+        The levels of each grid in every column.
+
+    Examples
+    --------
+    >>> index_set(2, 2).tolist()
+    [[1, 1], [1, 2], [2, 1]]
+    """
+    check_size(level, d)
+    found = [index for total in range(max(level, d), level + d) for index in compositions(total, d)]
+    return torch.tensor(found)
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """List all ways to write `total` as an ordered sum of this many positive integers."""
+    if parts == 1:
+        yield (total,)
+        return
+    for head in range(1, total - parts + 2):
+        for tail in compositions(total - head, parts - 1):
+            yield (head, *tail)
+
+
+def combination_coefficients(levels: Tensor, level: int) -> Tensor:
+    """Compute the coefficients (−1)^{η+d−1−|l|₁} C(d−1, |l|₁−η) of equation (8). They sum to 1.
+
+    Parameters
+    ----------
+    levels : Tensor of shape (b, d)
+        The grids, as `index_set` lists them.
+    level : int
+        The level η of the sparse grid.
+
+    Returns
+    -------
+    Tensor of shape (b,)
+    """
+    d = levels.shape[-1]
+    values = [
+        (-1.0) ** (level + d - 1 - total) * math.comb(d - 1, total - level)
+        for total in levels.sum(-1).tolist()
+    ]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """[lower_j, upper_j] in each column."""
+    """The box in which grids lie: the interval [lower_j, upper_j] in each column.
+
+    Parameters
+    ----------
+    lower, upper : Tensor of shape (d,)
+        The bounds.
+    """
 
     lower: Tensor
     upper: Tensor
 
     @staticmethod
     def of(bounds: Any, d: int) -> Box:
-        """From (d, 2) bounds, or two numbers for every column."""
+        """Build a box from bounds, checked.
+
+        Parameters
+        ----------
+        bounds : array-like of shape (d, 2) or (2,)
+            Lower and upper bound of each column, or of all.
+        d : int
+            The number of columns.
+
+        Raises
+        ------
+        ValueError
+            Where the bounds are not finite, have another shape, or do not increase.
+        """
         values = np.asarray(bounds, dtype=np.float64)
         if values.shape not in ((d, 2), (2,)) or not np.isfinite(values).all():
             raise ValueError(
@@ -56,36 +162,61 @@ class Box:
         lower, upper = torch.tensor(values.T.copy(), dtype=torch.float64)
         return Box(lower, upper)
 
+    @staticmethod
+    def around(X: np.ndarray) -> Box:
+        """The range of the rows of X (n, d); a column that does not vary gets an interval of length 1."""
+        low, high = X.min(0).astype(np.float64), X.max(0).astype(np.float64)
+        margin = np.where(high <= low, 0.5, 0.0)
+        return Box(torch.as_tensor(low - margin), torch.as_tensor(high + margin))
+
     @property
     def d(self) -> int:
-        """Columns."""
+        """The number of columns."""
         return len(self.lower)
 
     def axis(self, column: int, level: int, boundary: bool) -> Tensor:
-        """The points of a level in one column."""
+        """The points of one-dimensional level l in one column of the box."""
         low, high = self.lower[column], self.upper[column]
         return low + (high - low) * axis(level, boundary).to(low)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseGrid:
-    """Ω_η^d: its points as positions on the axes, and which of them each grid Ω_l holds."""
+    """A sparse grid Ω_η^d: its m points, and which of them each of its b grids Ω_l holds.
+
+    Parameters
+    ----------
+    level : int
+        The level η.
+    boundary : bool
+        Whether there are points on the faces of the box.
+    positions : Tensor of shape (m, d)
+        For each point and column, the place among the points of that column's axis.
+    levels : Tensor of shape (b, d)
+        The grids; all 0 where the sparse grid itself is the only one.
+    coefficients : Tensor of shape (b,)
+        The classical combination coefficients.
+    members : tuple of Tensor
+        For each grid, which of the m points it holds.
+
+    Examples
+    --------
+    >>> grid = SparseGrid.of(level=3, d=2)
+    >>> grid.coefficients.tolist(), len(grid.positions)
+    ([-1.0, -1.0, 1.0, 1.0, 1.0], 17)
+    """
 
     level: int
     boundary: bool
     positions: Tensor
-    """(m, d): for each point and column, the place among the axis' points."""
     levels: Tensor
-    """(b, d): the grids; all 0 for the sparse grid itself as the only one."""
     coefficients: Tensor
-    """(b,): the classical combination coefficients."""
     members: tuple[Tensor, ...]
-    """For each grid, which of the m points are its own."""
 
     @staticmethod
     def of(level: int, d: int, boundary: bool = False) -> SparseGrid:
-        """All grids of the index set I(η, d)."""
-        check(level, d)
+        """Build the sparse grid of level η in d columns, with all grids of the index set I(η, d)."""
+        check_size(level, d)
         blocks: dict[tuple[int, ...], Tensor] = {}
         parts, start = [], 0
         for total in range(d, level + d):
@@ -95,24 +226,17 @@ class SparseGrid:
                 parts.append(positions)
                 start += len(positions)
         levels = index_set(level, d)
-        return SparseGrid(
-            level,
-            boundary,
-            torch.cat(parts),
-            levels,
-            combination_coefficients(levels, level),
-            tuple(_members(tuple(index), blocks) for index in levels.tolist()),
-        )
+        coefficients = combination_coefficients(levels, level)
+        members = tuple(_members(index, blocks) for index in levels.tolist())
+        return SparseGrid(level, boundary, torch.cat(parts), levels, coefficients, members)
 
     def whole(self) -> SparseGrid:
-        """The same points as one grid."""
-        return SparseGrid(
-            self.level,
-            self.boundary,
-            self.positions,
-            torch.zeros_like(self.levels[:1]),
-            torch.ones_like(self.coefficients[:1]),
-            (torch.arange(len(self.positions), device=self.positions.device),),
+        """The same points as one single grid."""
+        return replace(
+            self,
+            levels=torch.zeros_like(self.levels[:1]),
+            coefficients=torch.ones_like(self.coefficients[:1]),
+            members=(torch.arange(len(self.positions), device=self.positions.device),),
         )
 
     def points(self, box: Box) -> Tensor:
@@ -121,19 +245,32 @@ class SparseGrid:
         return torch.stack([axes[j][self.positions[:, j]] for j in range(box.d)], -1)
 
     def to(self, device: torch.device | str) -> SparseGrid:
-        """The same sparse grid elsewhere."""
-        return SparseGrid(
-            self.level,
-            self.boundary,
-            self.positions.to(device),
-            self.levels.to(device),
-            self.coefficients.to(device),
-            tuple(which.to(device) for which in self.members),
+        """The same sparse grid on another device."""
+        return replace(
+            self,
+            positions=self.positions.to(device),
+            levels=self.levels.to(device),
+            coefficients=self.coefficients.to(device),
+            members=tuple(which.to(device) for which in self.members),
         )
 
 
 def grid(levels: Sequence[int], box: Box, boundary: bool = False) -> Tensor:
-    """The points of one grid Ω_l in a box, (m_l, d)."""
+    """List the points of one regular grid Ω_l in a box.
+
+    Parameters
+    ----------
+    levels : sequence of int
+        The level l_j of each column.
+    box : Box
+        Where the grid lies.
+    boundary : bool, default=False
+        Whether it has points on the faces of the box.
+
+    Returns
+    -------
+    Tensor of shape (m_l, d)
+    """
     if len(levels) != box.d:
         raise ValueError(f"a grid in {box.d} columns needs {box.d} levels, got {tuple(levels)}")
     axes = [box.axis(j, int(level), boundary) for j, level in enumerate(levels)]
@@ -141,20 +278,20 @@ def grid(levels: Sequence[int], box: Box, boundary: bool = False) -> Tensor:
 
 
 def sparse_grid(level: int, box: Box, boundary: bool = False) -> Tensor:
-    """The points of the sparse grid Ω_η^d in a box, (m, d)."""
-    return SparseGrid.of(level, box.d, boundary).points(box)
+    """List the points of the sparse grid Ω_η^d in a box, (m, d)."""
+    return SparseGrid.of(level, box.d, boundary).to(box.lower.device).points(box)
 
 
 def _block(block: tuple[int, ...], boundary: bool) -> Tensor:
     """The positions that block k adds: on every axis those of level k_j and of no lower one."""
     ranges = []
     for level in block:
-        new = axis_increment(level, boundary)
         size = axis_size(level, boundary)
-        ranges.append(torch.arange(size - new, size))
+        ranges.append(torch.arange(size - axis_increment(level, boundary), size))
     return torch.cartesian_prod(*ranges).reshape(-1, len(block))
 
 
-def _members(index: tuple[int, ...], blocks: dict[tuple[int, ...], Tensor]) -> Tensor:
+def _members(index: Sequence[int], blocks: dict[tuple[int, ...], Tensor]) -> Tensor:
+    """The points of grid l: those of all blocks k ≤ l."""
     below = itertools.product(*(range(1, level + 1) for level in index))
     return torch.cat([blocks[block] for block in below])

@@ -1,103 +1,235 @@
-"""The combined posterior: algorithms 1 and 2."""
+"""The combined posterior of all grids: algorithms 1 and 2.
+
+The grids' sparse GPs need sums over the rows alone. One pass over the rows conditions all grids; a
+second one, for OptiCom, gives the normal equations of the combination's coefficients. Each pass adds
+over chunks of bounded memory, and over workers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import reduce
+from operator import add
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.experts import Parameters, base
+from distgp.data.shard import Shard
+from distgp.engines import Placement
+from distgp.experts import Parameters, SparseSums
+from distgp.experts.base import chunk_rows, in_chunks
 from distgp.experts.sparse import SparseFactors, negative_bound
 from distgp.sparsegrid.basis import Basis
-from distgp.sparsegrid.combination import NormalEquations
-from distgp.sparsegrid.sums import grid_sums, mean_sums
-from distgp.workers import Workers
+from distgp.sparsegrid.grids import Combination
 
-Combination: TypeAlias = Literal["opticom", "ct", "full"]
+
+@dataclass(frozen=True, eq=False)
+class NormalEquations:
+    """What OptiCom's coefficients solve: Gc = b, with ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H.
+
+    Grid l's mean f_l is the projection of the full GP's mean f* onto the grid's functions, so that
+    yᵀf_l(X) = ⟨f*, f_l⟩ = ‖f_l‖² = G_ll: the paper's right-hand side and the normal equations' own
+    are the same.
+
+    Parameters
+    ----------
+    G : Tensor of shape (b, b)
+        G_lk = ⟨f_l, f_k⟩; of rows alone, before `penalised`, f_l(X)ᵀf_k(X).
+    b : Tensor of shape (b,)
+        b_l = ⟨f*, f_l⟩ = yᵀf_l(X).
+    yy : Tensor
+        yᵀy.
+    """
+
+    travels_as: ClassVar[str] = "sums"
+    G: Tensor
+    b: Tensor
+    yy: Tensor
+
+    def __add__(self, other: NormalEquations) -> NormalEquations:
+        return NormalEquations(self.G + other.G, self.b + other.b, self.yy + other.yy)
+
+    def penalised(self, penalty: Tensor) -> NormalEquations:
+        """The equations with σ²⟨f_l, f_k⟩_H, (b, b), added to G."""
+        G = self.G + penalty
+        return NormalEquations(0.5 * (G + G.mT), self.b, self.yy)
+
+    def risk(self, c: Tensor) -> Tensor:
+        """Compute R(Σc_l f_l) = ‖y − Σc_l f_l(X)‖² + σ²‖Σc_l f_l‖²_H of coefficients c, (b,)."""
+        return self.yy - 2.0 * c @ self.b + c @ self.G @ c
+
+    def opticom(self) -> Tensor:
+        """Find the coefficients of least risk, (b,): algorithm 1."""
+        if len(self.b) == 1:
+            return self.b.new_ones(1)
+        return linalg.truncated_solve(self.G, self.b, self.G.diagonal())
 
 
 @dataclass(frozen=True, eq=False)
 class GridPosterior:
-    """f given all rows. The mean combines the grids with c, the variance with the CT coefficients."""
+    """f given all rows: the mean combines the grids with c, the variance with the CT coefficients.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        Kernel and noise, in float64.
+    basis : Basis
+        The sparse grid and its functions.
+    factors : tuple of Tensor
+        L_B of each grid's sparse GP.
+    W : Tensor of shape (m, b)
+        The grids' means in the basis.
+    c : Tensor of shape (b,)
+        The coefficients of the combination.
+    equations : NormalEquations or None
+        What c solves where it is OptiCom's.
+    bounds : Tensor of shape (b,)
+        Each grid's lower bound of log p(y).
+    n : Tensor
+        The number of rows.
+    """
 
     parameters: Parameters
     basis: Basis
     factors: tuple[Tensor, ...]
-    """L_B of each grid."""
     W: Tensor
-    """Coefficients of the grids' means in the basis, (m, b)."""
     c: Tensor
-    """The combination's coefficients, (b,)."""
     equations: NormalEquations | None
-    """Where c is OptiCom's: what it solves."""
     bounds: Tensor
-    """Each grid's lower bound of log p(y), (b,)."""
     n: Tensor
 
     @staticmethod
     def of(
-        parameters: Parameters, basis: Basis, workers: Workers, combination: Combination
+        parameters: Parameters, basis: Basis, shards: Placement[Shard], combination: Combination
     ) -> GridPosterior:
-        """Condition every grid on all rows, then combine. One pass for CT, a second for OptiCom."""
+        """Condition every grid on all rows, then combine them.
+
+        Parameters
+        ----------
+        parameters : Parameters
+            Kernel and noise.
+        basis : Basis
+            The sparse grid and its functions.
+        shards : Placement of Shard
+            The rows. They are read once, and for OptiCom a second time.
+        combination : {"opticom", "ct", "full"}
+            OptiCom's coefficients, or those of the grid itself.
+        """
         with torch.no_grad():
             parameters = parameters.to(dtype=torch.float64)
             noise = parameters.noise
-            sums = grid_sums(workers, basis)
-            LB, weights, bounds = [], [], []
-            for which in range(len(basis.grid.members)):
-                own = sums.of_grid(which, noise)
-                found = SparseFactors.of(noise, own)
-                LB.append(found.LB)
-                weights.append(linalg.solve_upper(found.LB, found.c[:, None])[:, 0])
-                bounds.append(-negative_bound(noise, own, found))
+            sums = grid_sums(shards, basis, noise)
+            found = [SparseFactors.of(noise, own) for own in sums]
+            bounds = [-negative_bound(noise, *pair) for pair in zip(sums, found, strict=True)]
+            weights = [linalg.solve_upper(own.LB, own.c[:, None])[:, 0] for own in found]
             W, c, equations = basis.coefficients(weights), basis.grid.coefficients, None
             if combination == "opticom":
-                means = mean_sums(workers, basis, W)
-                G = means.FF + noise * basis.inner(W)
-                equations = NormalEquations(0.5 * (G + G.mT), means.Fy, sums.yy)
+                rows = reduce(add, shards.map(_mean_products, basis, W))
+                equations = rows.penalised(noise * basis.inner(W))
                 c = equations.opticom()
+            factors = tuple(own.LB for own in found)
             return GridPosterior(
-                parameters, basis, tuple(LB), W, c, equations, torch.stack(bounds), sums.n
+                parameters, basis, factors, W, c, equations, torch.stack(bounds), sums[0].n
             )
 
     def mean(self, X: Tensor) -> Tensor:
-        """Σ_l c_l f_l(x): one product with u(x), whatever b is."""
+        """Compute Σ_l c_l f_l(x) at the rows of X: one product with u(x), however many grids."""
         a = self.W @ self.c
-        with torch.no_grad():
-            return torch.cat([a @ self.basis.at(part) for part in self._chunks(X)])
+        return torch.cat(in_chunks(lambda part: a @ self.basis.at(part), X, self.basis.entries))
 
     def variance(self, X: Tensor) -> Tensor:
-        """Σ_l c_l s_l²(x) with CT coefficients: equation (11). It may fall below what is possible."""
-        with torch.no_grad():
-            return torch.cat([self._variance(part) for part in self._chunks(X)])
+        """Compute Σ_l c_l s_l²(x) with CT coefficients: equation (11). It may fall below `floor`."""
+        return torch.cat(in_chunks(self._variance, X, self.basis.entries))
 
     def floor(self, X: Tensor) -> Tensor:
-        """kσ² / (σ² + nk): what n rows leave of k at the least, all of them at x itself."""
+        """Compute kσ² / (σ² + nk): the variance that n rows would leave, were they all at x itself."""
         k, noise = self.parameters.kernel.diag(X), self.parameters.noise
         return k * noise / (noise + self.n * k)
 
     def covariance(self, X: Tensor) -> Tensor:
-        """Σ_l c_l s_l(x, x′), between all rows of X: algorithm 2."""
+        """Compute Σ_l c_l s_l(x, x′) between all rows of X, with CT coefficients: algorithm 2."""
         with torch.no_grad():
-            u = self.basis.at(X)
             covariance = self.parameters.kernel(X)
-            for which, weight in enumerate(self.basis.grid.coefficients):
-                v = self.basis.whitened(u, which)
-                kept = linalg.solve_lower(self.factors[which], v)
+            for weight, v, kept in self._grids(X):
                 covariance = covariance - weight * (v.mT @ v - kept.mT @ kept)
             return 0.5 * (covariance + covariance.mT)
 
     def _variance(self, X: Tensor) -> Tensor:
-        u = self.basis.at(X)
         variance = self.parameters.kernel.diag(X)
-        for which, weight in enumerate(self.basis.grid.coefficients):
-            v = self.basis.whitened(u, which)
-            kept = linalg.solve_lower(self.factors[which], v)
+        for weight, v, kept in self._grids(X):
             variance = variance - weight * (v.square().sum(0) - kept.square().sum(0))
         return variance
 
-    def _chunks(self, X: Tensor) -> tuple[Tensor, ...]:
-        return X.split(base.chunk_rows(self.basis.columns, X.device))
+    def _grids(self, X: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Each grid's CT coefficient, v(x) and L_B⁻¹v(x): s_l² = k − ‖v‖² + ‖L_B⁻¹v‖²."""
+        u = self.basis.at(X)
+        for which, weight in enumerate(self.basis.grid.coefficients):
+            v = self.basis.whitened(u, which)
+            yield weight, v, linalg.solve_lower(self.factors[which], v)
+
+
+def grid_sums(shards: Placement[Shard], basis: Basis, noise: Tensor) -> list[SparseSums]:
+    """Add up what each grid's sparse GP needs of the rows: the first pass.
+
+    Parameters
+    ----------
+    shards : Placement of Shard
+        The rows.
+    basis : Basis
+        The sparse grid and its functions.
+    noise : Tensor
+        The noise variance σ².
+
+    Returns
+    -------
+    list of SparseSums
+        One per grid.
+    """
+    parts = shards.map(_worker_sums, basis, noise)
+    return [reduce(add, own) for own in zip(*parts, strict=True)]
+
+
+def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
+    """The sums over a worker's rows, in chunks and in place: with V = σA, ΣVVᵀ, ΣVy, Σy², Σk(x, x)."""
+    rows = shard.flatten()
+    sizes = [len(which) for which in basis.grid.members]
+    VV, Vy = [noise.new_zeros(m, m) for m in sizes], [noise.new_zeros(m) for m in sizes]
+    yy, prior = noise.new_zeros(()), noise.new_zeros(())
+    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
+        u, y = _at_rows(basis, chunk)
+        for which, total in enumerate(VV):
+            V = basis.whitened(u, which)
+            total.addmm_(V, V.mT)
+            Vy[which].addmv_(V, y)
+        yy += y.square().sum()
+        diagonal = basis.kernel.diag(chunk.X.to(torch.float64))
+        prior += (diagonal if chunk.mask is None else diagonal * chunk.mask).sum()
+    n = rows.sizes.to(torch.float64)
+    return [
+        SparseSums(AAt=a.div_(noise), Ay=b.div_(noise.sqrt()), yy=yy, trace=prior / noise, n=n)
+        for a, b in zip(VV, Vy, strict=True)
+    ]
+
+
+def _mean_products(shard: Shard, basis: Basis, W: Tensor) -> NormalEquations:
+    """The products of the grids' means F = WᵀU on a worker's rows, FFᵀ and Fy: the second pass."""
+    rows, b = shard.flatten(), W.shape[1]
+    FF, Fy, yy = W.new_zeros(b, b), W.new_zeros(b), W.new_zeros(())
+    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
+        u, y = _at_rows(basis, chunk)
+        F = W.mT @ u
+        FF.addmm_(F, F.mT)
+        Fy.addmv_(F, y)
+        yy += y.square().sum()
+    return NormalEquations(FF, Fy, yy)
+
+
+def _at_rows(basis: Basis, chunk: Shard) -> tuple[Tensor, Tensor]:
+    """u and y at the rows of a chunk, in float64; 0 in padding."""
+    u, y = basis.at(chunk.X.to(torch.float64)), chunk.y.to(torch.float64)
+    if chunk.mask is None:
+        return u, y
+    return u * chunk.mask, y * chunk.mask

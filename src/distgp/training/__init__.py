@@ -1,20 +1,21 @@
-"""Training: hyperparameters and inducing inputs, learnt across shards."""
+"""Training: learning hyperparameters and inducing inputs across shards."""
 
 from distgp.training.admm import Admm
-from distgp.training.base import Algorithm
+from distgp.training.base import Algorithm, Message, Reply, Round, TrainingResult
 from distgp.training.fact import Fact
 from distgp.training.fedavg import FedAvg
 from distgp.training.fedprox import FedProx
 from distgp.training.independent import Independent
-from distgp.training.loop import TrainingWarning, train
+from distgp.training.layout import Layout
+from distgp.training.objective import Objective, objective_value
 from distgp.training.pooled import PooledBound
 from distgp.training.priors import Gamma, LogNormal, Prior
-from distgp.training.result import Round, TrainingResult
-from distgp.workers import Workers
+from distgp.training.rounds import TrainingWarning, train
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound)
 }
+"""The training algorithms by name."""
 
 __all__ = [
     "ALGORITHMS",
@@ -25,12 +26,16 @@ __all__ = [
     "FedProx",
     "Gamma",
     "Independent",
+    "Layout",
     "LogNormal",
+    "Message",
+    "Objective",
     "PooledBound",
     "Prior",
+    "Reply",
     "Round",
     "TrainingResult",
     "TrainingWarning",
-    "Workers",
+    "objective_value",
     "train",
 ]

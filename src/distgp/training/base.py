@@ -1,122 +1,173 @@
-"""What a training algorithm is: a half that runs on the workers and a half at the centre.
+"""What a training algorithm is, and what it exchanges, records and returns.
 
-A round is one exchange: the centre sends a message, every worker answers for its shards, the centre
-merges the answers. Workers keep nothing between rounds; all state is at the centre, in a dictionary
-of tensors, so that a lost worker loses nothing and a checkpoint is a file of tensors.
+A round is one exchange: the centre sends a message, every worker answers for its shards, and the
+centre merges the answers. Workers keep nothing between rounds. All state is in the local variables of
+the centre's half of the algorithm, so a worker that is lost and rebuilt loses nothing.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-import torch
 from torch import Tensor
 
-from distgp.training.layout import Layout
-from distgp.training.steps import State
-from distgp.training.task import Task
-from distgp.workers import ShardGroup
+from distgp.data.shard import Shard
+from distgp.experts import Parameters
+from distgp.training.objective import Objective
+
+if TYPE_CHECKING:
+    from distgp.training.rounds import Rounds
+
+Tensors: TypeAlias = dict[str, Tensor]
+Reason: TypeAlias = Literal["iterations", "tolerance", "diverged"]
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What the centre sends: `shared` to every expert, of `each` (M, …) its own row to each."""
+    """What the centre sends in one round.
+
+    Parameters
+    ----------
+    shared : dict of str to Tensor
+        Sent to every expert.
+    each : dict of str to Tensor of shape (M, …)
+        One row per expert, of which each expert is sent its own.
+    """
 
     travels_as: ClassVar[str] = "parameters"
-    shared: State
-    each: State
-
-    def part(self, group: ShardGroup) -> Message:
-        """What a group needs of it."""
-        rows = slice(group.first, group.first + group.size)
-        return Message(self.shared, {name: value[rows] for name, value in self.each.items()})
+    shared: Tensors
+    each: Tensors
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What the workers answer: `summed` over experts, and `each` (M, …) expert's own."""
+    """What the workers answer in one round.
+
+    Parameters
+    ----------
+    summed : dict of str to Tensor
+        Sums over the experts.
+    each : dict of str to Tensor of shape (M, …)
+        One row per expert.
+    """
 
     travels_as: ClassVar[str] = "gradients"
-    summed: State
-    each: State
-
-    @staticmethod
-    def gather(replies: list[Reply]) -> Reply:
-        """The answer of all groups."""
-        first = replies[0]
-        summed = {
-            name: torch.stack([r.summed[name] for r in replies]).sum(0) for name in first.summed
-        }
-        each = {name: torch.cat([r.each[name] for r in replies]) for name in first.each}
-        return Reply(summed, each)
+    summed: Tensors
+    each: Tensors
 
 
-def traffic(message: Message, reply: Reply, experts: int) -> int:
-    """Bytes of a round, if every expert were a machine of its own."""
-    common = sum(value.nbytes for value in (message.shared | reply.summed).values())
-    own = sum(value.nbytes for value in (*message.each.values(), *reply.each.values()))
-    return experts * common + own
+@dataclass(frozen=True)
+class Round:
+    """One round of training, for the history.
+
+    Parameters
+    ----------
+    number : int
+        1 for the first round.
+    objective, gradient_norm : float
+        What the round found; for L-BFGS, of the best point so far.
+    hyperparameters : dict of str to list of float
+        Kernel parameters and noise after the round, by name; the mean of their logarithms over the
+        experts, exponentiated, where the experts differ.
+    seconds : float
+        How long the round took.
+    bytes : int
+        What would have been sent and received if every expert were a machine of its own.
+    accepted : bool
+        Whether the round changed θ for good: False where it found a worse point, or none at all.
+    residuals : dict of str to float
+        What the algorithm measures beside the objective: ADMM's "primal" and "dual" residual.
+    """
+
+    number: int
+    objective: float
+    gradient_norm: float
+    hyperparameters: dict[str, list[float]]
+    seconds: float
+    bytes: int
+    accepted: bool
+    residuals: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """What training returns: where it got, how, and why it stopped.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        The trained θ, batched where the experts differ.
+    history : tuple of Round
+        The rounds.
+    stopped : {"iterations", "tolerance", "diverged"}
+        Why training stopped: all rounds were done; the objective changed no more; or the objective
+        could not be computed anywhere near.
+    """
+
+    parameters: Parameters
+    history: tuple[Round, ...]
+    stopped: Reason
+
+    @property
+    def objective(self) -> float:
+        """The objective of the last round."""
+        return self.history[-1].objective if self.history else math.nan
+
+
+class Stop(Exception):
+    """Raised by `Rounds` inside `Algorithm.at_centre` when training is over."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
 
 
 class Algorithm(ABC):
-    """A way to learn θ across shards. State always holds `objective`, `gradient_norm`, `accepted`.
-
-    `objective` and `gradient_norm` are of the last point that the workers evaluated; `accepted`
-    counts the rounds that moved θ.
-    """
+    """A way to learn θ across shards, with one half for the workers and one for the centre."""
 
     name: ClassVar[str]
     agrees: ClassVar[bool] = True
     """Whether the experts end up with one value of the shared parameters."""
     n_iter: int
+    """The number of rounds, at most."""
 
     @abstractmethod
-    def start(self, layout: Layout, vector: Tensor, sizes: Tensor) -> State:
-        """The state before the first round, from a start (P,) or (M, P) and the shards' sizes."""
+    def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
+        """Answer a message, for the experts of one worker.
+
+        Parameters
+        ----------
+        objective : Objective
+            What is minimised.
+        shard : Shard
+            The rows of the worker's experts, with one leading batch dimension.
+        message : Message
+            With the rows of `each` that belong to these experts.
+
+        Returns
+        -------
+        Reply
+            With the sums and the rows of these experts.
+        """
 
     @abstractmethod
-    def message(self, layout: Layout, state: State) -> Message:
-        """What the workers need for the next round."""
+    def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
+        """Run the rounds: in a loop, exchange a message, merge the replies, record the result.
 
-    @abstractmethod
-    def local(self, task: Task, group: ShardGroup, message: Message) -> Reply:
-        """The worker's half."""
+        The loop is left by the exception `Stop`, which `rounds` raises when training is over, or by
+        returning, when no further progress is possible.
 
-    @abstractmethod
-    def merge(self, task: Task, state: State, reply: Reply) -> State:
-        """The centre's half."""
-
-    @abstractmethod
-    def vectors(self, layout: Layout, state: State) -> Tensor:
-        """Where training stands: one vector (P,) where all is shared, else one each (M, P)."""
-
-
-def split_start(layout: Layout, vector: Tensor, M: int) -> tuple[Tensor, Tensor]:
-    """Shared part (P_s,) and own parts (M, P_o) of a start."""
-    each = vector.expand(M, -1) if vector.ndim == 1 else vector
-    if len(each) != M:
-        raise ValueError(f"expected one start, or one for each of {M} shards, got {len(each)}")
-    k = layout.n_shared
-    return each[:, :k].mean(0), each[:, k:].clone()
-
-
-def joined(layout: Layout, shared: Tensor, own: Tensor) -> Tensor:
-    """One vector where nothing is own, else every expert's."""
-    if layout.n_own == 0:
-        return shared
-    return torch.cat([shared.expand(len(own), -1), own], -1)
-
-
-def counters(vector: Tensor) -> State:
-    """The entries that every state has."""
-    nan = torch.full((), torch.nan, dtype=vector.dtype, device=vector.device)
-    zero = torch.zeros((), dtype=torch.int64, device=vector.device)
-    return {
-        "objective": nan,
-        "gradient_norm": nan,
-        "accepted": zero,
-        "round": zero,
-        "failures": zero,
-    }
+        Parameters
+        ----------
+        objective : Objective
+            What is minimised.
+        start : Tensor of shape (P,) or (M, P)
+            Where to start: one vector for all experts, or one per expert.
+        sizes : Tensor of shape (M,)
+            The number of rows of each expert.
+        rounds : Rounds
+            Reaches the workers, keeps the history, and decides when to stop.
+        """

@@ -1,28 +1,42 @@
-"""FACT: the factorised objective Σ_i objective_i, its gradient summed over workers, one central step."""
+"""FACT: the factorised objective Σ_i objective_i, its gradient summed over workers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from distgp.training import lbfgs
-from distgp.training.base import Algorithm, Message, Reply, counters, joined, split_start
+from distgp.data.shard import Shard
+from distgp.training.base import Algorithm, Message, Reply
 from distgp.training.layout import Layout
-from distgp.training.steps import STEPPERS, State, finite
-from distgp.training.task import Task, evaluate
-from distgp.workers import ShardGroup
+from distgp.training.lbfgs import Lbfgs
+from distgp.training.objective import Objective
+from distgp.training.optimizers import STEPPERS, check_steps, finite
+from distgp.training.rounds import Rounds
+
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The objective at a point and its gradient, found in one exchange."""
 
 
 @dataclass(frozen=True)
 class Fact(Algorithm):
-    """Equation (3): block-diagonal likelihood. With one shard it is ordinary central training.
+    """FACT, equation (3): the block-diagonal likelihood. With one shard, ordinary central training.
 
-    optimizer "lbfgs" (default) is deterministic and needs far fewer rounds; each evaluation of its
-    line search is a round, and the objective never rises. "adam" takes one step of `learning_rate`
-    a round, its moments kept at the centre; "sgd" is a plain step on the objective per row.
+    Every round finds the objective Σ_i objective_i and its gradient at one point.
+
+    Parameters
+    ----------
+    optimizer : {"lbfgs", "adam", "sgd"}, default="lbfgs"
+        "lbfgs" is deterministic and needs far fewer rounds: each evaluation of its line search is a
+        round, and the objective never rises. "adam" takes one step a round, its moments kept at the
+        centre. "sgd" takes a plain step on the objective per row.
+    learning_rate : float, default=0.1
+        The size of the steps of "adam" and "sgd".
+    n_iter : int, default=100
+        The number of rounds, at most.
     """
 
     name: ClassVar[str] = "fact"
@@ -30,86 +44,89 @@ class Fact(Algorithm):
     learning_rate: float = 0.1
     n_iter: int = 100
 
-    def start(self, layout: Layout, vector: Tensor, sizes: Tensor) -> State:
-        """The point as one vector: the shared part, then every expert's own."""
-        shared, own = split_start(layout, vector, len(sizes))
-        z = torch.cat([shared, own.reshape(-1)])
-        state = counters(z) | {"x": z, "good": z, "sizes": sizes}
-        state["rate"] = torch.full((), self.learning_rate, dtype=z.dtype, device=z.device)
-        if self.optimizer == "lbfgs":
-            return state | lbfgs.start(z)
-        return state | {f"opt_{k}": v for k, v in STEPPERS[self.optimizer].start(z).items()}
+    def __post_init__(self) -> None:
+        check_steps(self.name, self.optimizer, self.learning_rate, also=("lbfgs",))
 
-    def message(self, layout: Layout, state: State) -> Message:
-        """The point to evaluate."""
-        shared, own = _parts(layout, state["x"], len(state["sizes"]))
-        weight = state["sizes"] / state["sizes"].sum()
-        return Message({"shared": shared}, {"own": own, "prior_weight": weight})
-
-    def local(self, task: Task, group: ShardGroup, message: Message) -> Reply:
-        """Objectives and their gradient there."""
-        own, weight = message.each["own"], message.each["prior_weight"]
-        point = joined(task.layout, message.shared["shared"], own)
-        values, gradient = evaluate(task, group.shards, point, weight)
-        k = task.layout.n_shared
+    def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
+        """Answer with the experts' objectives and their gradient at the point."""
+        own = message.each["own"]
+        point = objective.layout.join(message.shared["shared"], own)
+        values, gradient = objective.evaluate(shard, point, message.each["prior_weight"])
         if point.ndim == 1:
-            return Reply({"value": values.sum(), "gradient": gradient}, {"gradient_own": own})
-        return Reply(
-            {"value": values.sum(), "gradient": gradient[:, :k].sum(0)},
-            {"gradient_own": gradient[:, k:]},
-        )
+            return Reply({"value": values.sum(), "gradient": gradient}, {"gradient": own})
+        k = objective.layout.n_shared
+        summed = {"value": values.sum(), "gradient": gradient[:, :k].sum(0)}
+        return Reply(summed, {"gradient": gradient[:, k:]})
 
-    def merge(self, task: Task, state: State, reply: Reply) -> State:
-        """One optimiser step; out of hand, back to the last good point with half the step."""
-        layout, value = task.layout, reply.summed["value"]
-        gradient = torch.cat([reply.summed["gradient"], reply.each["gradient_own"].reshape(-1)])
-        fine = bool(finite(value, gradient))
-        state = state | {"round": state["round"] + 1}
-        if not fine:
-            state["failures"] = state["failures"] + 1
-        if self.optimizer != "lbfgs":
-            return self._first_order(layout, state, value, gradient, fine)
+    def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
+        """Minimise over one long vector: the shared part, then every expert's own."""
+        layout, M = objective.layout, len(sizes)
+        weight = sizes / sizes.sum()
 
-        def project(z: Tensor) -> Tensor:
-            return _clamped(layout, z, len(state["sizes"]))
+        def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
+            shared, own = _parts(layout, z, M)
+            message = Message({"shared": shared}, {"own": own, "prior_weight": weight})
+            reply = rounds.exchange(message)
+            own_gradient = reply.each["gradient"].reshape(-1)
+            return reply.summed["value"], torch.cat([reply.summed["gradient"], own_gradient])
 
-        if fine and lbfgs.acceptable(state, value):
-            return lbfgs.accept(state, value, gradient, project)
-        return lbfgs.shorten(state, value if fine else value * torch.nan, project)
+        shared, own = layout.split(start, M)
+        z = torch.cat([shared, own.reshape(-1)])
+        if self.optimizer == "lbfgs":
+            self._by_lbfgs(layout, z, M, evaluate, rounds)
+        else:
+            self._by_steps(layout, z, sizes, evaluate, rounds)
 
-    def _first_order(
-        self, layout: Layout, state: State, value: Tensor, gradient: Tensor, fine: bool
-    ) -> State:
-        stepper = STEPPERS[self.optimizer]
-        if not fine:
-            fresh = {f"opt_{k}": v for k, v in stepper.start(state["x"]).items()}
-            return state | fresh | {"x": state["good"], "rate": 0.5 * state["rate"]}
-        moments = {k.removeprefix("opt_"): v for k, v in state.items() if k.startswith("opt_")}
-        per_row = gradient / state["sizes"].sum() if self.optimizer == "sgd" else gradient
-        move, moments = stepper.step(moments, per_row, state["rate"])
-        return (
-            state
-            | {f"opt_{k}": v for k, v in moments.items()}
-            | {
-                "x": _clamped(layout, state["x"] + move, len(state["sizes"])),
-                "good": state["x"],
-                "objective": value,
-                "gradient_norm": gradient.norm(),
-                "accepted": state["accepted"] + 1,
-            }
-        )
+    def _by_lbfgs(
+        self, layout: Layout, z: Tensor, M: int, evaluate: Evaluate, rounds: Rounds
+    ) -> None:
+        """Every trial point is a round; the best point so far is where training stands."""
+        search = Lbfgs(z, *_bounds(layout, M))
 
-    def vectors(self, layout: Layout, state: State) -> Tensor:
-        """Where the last step went; for L-BFGS, whose steps are trials, the last point accepted."""
-        z = state["good"] if self.optimizer == "lbfgs" else state["x"]
-        return joined(layout, *_parts(layout, z, len(state["sizes"])))
+        def trial(z: Tensor) -> tuple[float, Tensor]:
+            value, gradient = evaluate(z)
+            better = search.offer(z, float(value), gradient)
+            rounds.record(
+                layout.join(*_parts(layout, search.x, M)),
+                search.value,
+                search.gradient_norm,
+                accepted=better,
+                failed=not finite(value, gradient),
+            )
+            return float(value), gradient
+
+        search.minimise(trial)
+
+    def _by_steps(
+        self, layout: Layout, z: Tensor, sizes: Tensor, evaluate: Evaluate, rounds: Rounds
+    ) -> None:
+        """One step per round; from a useless point, back to the last good one with half the rate."""
+        low, high = _bounds(layout, len(sizes))
+        stepper, rate, good = STEPPERS[self.optimizer], sizes.new_tensor(self.learning_rate), z
+        memory = stepper.start(z)
+        best_known = norm = torch.full_like(rate, torch.nan)
+        while True:
+            value, gradient = evaluate(z)
+            fine = bool(finite(value, gradient))
+            if fine:
+                best_known, norm, good = value, gradient.norm(), z
+                per_row = gradient / sizes.sum() if self.optimizer == "sgd" else gradient
+                move, memory = stepper.step(memory, per_row, rate)
+                z = torch.clamp(z + move, low, high)
+            else:
+                z, rate, memory = good, 0.5 * rate, stepper.start(z)
+            where = layout.join(*_parts(layout, z, len(sizes)))
+            rounds.record(where, best_known, norm, accepted=fine, failed=not fine)
 
 
 def _parts(layout: Layout, z: Tensor, M: int) -> tuple[Tensor, Tensor]:
-    return z[: layout.n_shared], z[layout.n_shared :].reshape(M, layout.n_own)
+    """The shared part of the long vector, and every expert's own (M, …)."""
+    k = layout.n_shared
+    return z[:k], z[k:].reshape(M, len(layout.low) - k)
 
 
-def _clamped(layout: Layout, z: Tensor, M: int) -> Tensor:
-    shared, own = _parts(layout, z, M)
-    both = layout.clamp(torch.cat([shared.expand(M, -1), own], -1))
-    return torch.cat([both[0, : layout.n_shared], both[:, layout.n_shared :].reshape(-1)])
+def _bounds(layout: Layout, M: int) -> tuple[Tensor, Tensor]:
+    """Bounds of the long vector."""
+    k = layout.n_shared
+    low, high = (torch.cat([b[:k], b[k:].repeat(M)]) for b in (layout.low, layout.high))
+    return low, high

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term, and a sample of the experts a round."""
+"""FedProx: FedAvg with a proximal term, and a sample of the experts in each round."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp.training.base import Algorithm, Message, Reply, joined
-from distgp.training.fedavg import (
-    averaging_local,
-    averaging_merge,
-    averaging_message,
-    averaging_start,
-)
-from distgp.training.layout import Layout
-from distgp.training.steps import State
-from distgp.training.task import Task
-from distgp.workers import ShardGroup
+from distgp.data.shard import Shard
+from distgp.training.base import Algorithm, Message, Reply
+from distgp.training.fedavg import average, steps_from_broadcast
+from distgp.training.objective import Objective
+from distgp.training.optimizers import STEPPERS, check_steps
+from distgp.training.rounds import Rounds
 
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
     """FedAvg's local steps with μ/2 ‖θ − θ_global‖² added to each objective per row.
 
-    μ therefore counts against objective_i / n_i. A `fraction` of the experts, at least one, drawn
-    anew each round from the seed and the round's number, takes part. With μ = 0 and all experts it
-    is FedAvg.
+    μ therefore counts against objective_i / n_i. With μ = 0 and all experts this is FedAvg.
+
+    Parameters
+    ----------
+    mu : float, default=0.01
+        The weight μ of the proximal term.
+    fraction : float, default=0.5
+        The part of the experts, at least one, that takes part in a round. They are drawn anew for each
+        round, from the seed and the round's number.
+    local_steps, learning_rate, optimizer, n_iter
+        As for `FedAvg`.
+    seed : int, default=0
+        The seed of the draws.
     """
 
     name: ClassVar[str] = "fedprox"
@@ -42,71 +47,55 @@ class FedProx(Algorithm):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_steps(self.name, self.optimizer, self.learning_rate, self.local_steps)
         if not 0 < self.fraction <= 1 or self.mu < 0:
             raise ValueError(
                 f"expected 0 < fraction ≤ 1 and mu ≥ 0, got {self.fraction} and {self.mu}"
             )
 
     def sampled(self, round_: int, M: int) -> np.ndarray:
-        """The experts that take part in a round."""
+        """Draw the experts that take part in a round, which is 0 for the first."""
         size = max(1, math.floor(self.fraction * M + 0.5))
         rng = np.random.default_rng([self.seed, round_])
         return rng.permutation(M)[:size]
 
-    def start(self, layout: Layout, vector: Tensor, sizes: Tensor) -> State:
-        """One θ, and each expert's own."""
-        return averaging_start(layout, vector, sizes, self.learning_rate, self.optimizer)
-
-    def message(self, layout: Layout, state: State) -> Message:
-        """θ, each expert's own, and whether it takes part."""
-        del layout
-        message = averaging_message(state)
-        message.each["taking_part"] = self._taking_part(state)
-        return message
-
-    def local(self, task: Task, group: ShardGroup, message: Message) -> Reply:
-        """E steps, held near the broadcast θ; experts that do not take part do nothing."""
-        taking = message.each["taking_part"]
-        if not taking.any():
-            return _silence(message)
-        chosen = torch.nonzero(taking)[:, 0]
-        some = ShardGroup(group.shards.take_batch(chosen), group.first)
-        each = {name: value[chosen] for name, value in message.each.items()}
-        k, centre = task.layout.n_shared, message.shared["shared"]
+    def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
+        """Take E steps, held near the broadcast θ, with the experts that take part."""
+        whole = self._unmoved(objective, message)
+        chosen = torch.nonzero(message.each["taking_part"])[:, 0]
+        if not len(chosen):
+            return whole
+        k, centre = objective.layout.n_shared, message.shared["shared"]
 
         def pull(x: Tensor) -> Tensor:
             out = torch.zeros_like(x)
             out[:, :k] = self.mu * (x[:, :k] - centre)
             return out
 
+        each = {name: value[chosen] for name, value in message.each.items()}
         part = Message(message.shared, each)
-        reply = averaging_local(task, some, part, self.local_steps, self.optimizer, pull)
-        whole = _silence(message)
+        reply = steps_from_broadcast(
+            objective, shard[chosen], part, self.local_steps, self.optimizer, pull
+        )
         for name, value in reply.each.items():
             whole.each[name][chosen] = value
         return whole
 
-    def merge(self, task: Task, state: State, reply: Reply) -> State:
-        """The average of those that took part."""
-        return averaging_merge(task.layout, state, reply, self._taking_part(state))
+    def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
+        """Average the experts that took part."""
 
-    def vectors(self, layout: Layout, state: State) -> Tensor:
-        """The averaged θ."""
-        return joined(layout, state["shared"], state["own"])
+        def drawn(round_: int) -> Tensor:
+            taking = torch.zeros_like(sizes, dtype=torch.bool)
+            taking[torch.as_tensor(self.sampled(round_, len(sizes)))] = True
+            return taking
 
-    def _taking_part(self, state: State) -> Tensor:
-        M = len(state["sizes"])
-        taking = torch.zeros(M, dtype=torch.bool, device=state["sizes"].device)
-        taking[torch.as_tensor(self.sampled(int(state["round"]), M))] = True
-        return taking
+        average(objective, start, sizes, rounds, self.optimizer, self.learning_rate, drawn)
 
-
-def _silence(message: Message) -> Reply:
-    """The reply of experts that did nothing."""
-    own = message.each["own"]
-    start = torch.cat([message.shared["shared"].expand(len(own), -1), own], -1)
-    nothing = torch.zeros_like(message.each["rate"])
-    each = {k: v.clone() for k, v in message.each.items() if k.startswith("opt_") or k == "rate"}
-    each |= {"x": start.clone(), "good": start.clone(), "value": nothing.clone()}
-    each["failures"] = nothing.clone()
-    return Reply({}, each | {"gradient": torch.zeros_like(start)})
+    def _unmoved(self, objective: Objective, message: Message) -> Reply:
+        """The reply of experts that did nothing."""
+        x = objective.layout.join_each(message.shared["shared"], message.each["own"])
+        nothing = torch.zeros_like(message.each["rate"])
+        kept = ("rate", *STEPPERS[self.optimizer].start(x))
+        each = {name: message.each[name].clone() for name in kept}
+        each |= {"x": x.clone(), "good": x.clone(), "value": nothing.clone()}
+        return Reply({}, each | {"gradient": torch.zeros_like(x), "failures": nothing})

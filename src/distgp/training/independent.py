@@ -1,4 +1,4 @@
-"""Independent training: each expert its own θ, nothing exchanged but progress."""
+"""Independent training: each expert learns its own θ, and nothing is exchanged but progress."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from distgp.training.base import Algorithm, Message, Reply, counters
-from distgp.training.layout import Layout
-from distgp.training.local import local_steps
-from distgp.training.steps import STEPPERS, State
-from distgp.training.task import Task
-from distgp.workers import ShardGroup
+from distgp.data.shard import Shard
+from distgp.training.base import Algorithm, Message, Reply
+from distgp.training.objective import Objective
+from distgp.training.optimizers import check_steps, local_steps, start_steps
+from distgp.training.rounds import Rounds
 
 
 @dataclass(frozen=True)
 class Independent(Algorithm):
-    """Every expert minimises its own objective per row, `local_steps` steps a round."""
+    """Every expert minimises its own objective per row, by itself.
+
+    Parameters
+    ----------
+    local_steps : int, default=1
+        The number of steps that each expert takes in a round.
+    learning_rate : float, default=0.1
+        The size of the steps.
+    optimizer : {"adam", "sgd"}, default="adam"
+        What makes a step of a gradient.
+    n_iter : int, default=100
+        The number of rounds, at most.
+    """
 
     name: ClassVar[str] = "independent"
     agrees: ClassVar[bool] = False
@@ -27,57 +38,30 @@ class Independent(Algorithm):
     optimizer: Literal["adam", "sgd"] = "adam"
     n_iter: int = 100
 
-    def start(self, layout: Layout, vector: Tensor, sizes: Tensor) -> State:
-        """One point each."""
-        del layout
-        x = (vector.expand(len(sizes), -1) if vector.ndim == 1 else vector).clone()
-        moments = {f"opt_{k}": v for k, v in STEPPERS[self.optimizer].start(x).items()}
-        rate = torch.full_like(sizes, self.learning_rate)
-        return counters(x[0]) | moments | {"x": x, "good": x, "sizes": sizes, "rate": rate}
+    def __post_init__(self) -> None:
+        check_steps(self.name, self.optimizer, self.learning_rate, self.local_steps)
 
-    def message(self, layout: Layout, state: State) -> Message:
-        """To each its point, moments and rate."""
-        del layout
-        each = {name: state[name] for name in state if name.startswith("opt_")}
-        return Message({}, each | {name: state[name] for name in ("x", "good", "rate")})
-
-    def local(self, task: Task, group: ShardGroup, message: Message) -> Reply:
-        """Steps on the objective per row; the prior counts in full for every expert."""
+    def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
+        """Take steps on the objective per row; the prior counts in full for every expert."""
         each = message.each
-        x, moments, seen = local_steps(
-            task,
-            group.shards,
-            each["x"],
-            {name.removeprefix("opt_"): v for name, v in each.items() if name.startswith("opt_")},
-            each["rate"],
-            self.local_steps,
-            self.optimizer,
-            1.0 / group.shards.sizes.to(each["rate"]),
-            torch.ones_like(each["rate"]),
-            good=each["good"],
-        )
-        return Reply({}, {f"opt_{name}": v for name, v in moments.items()} | seen | {"x": x})
-
-    def merge(self, task: Task, state: State, reply: Reply) -> State:
-        """Nothing to merge: note where everyone is."""
-        del task
-        each = reply.each
-        kept = {name: each[name] for name in state if name.startswith("opt_") or name == "rate"}
-        return (
-            state
-            | kept
-            | {
-                "x": each["x"],
-                "good": each["good"],
-                "objective": each["value"].sum(),
-                "gradient_norm": each["gradient"].norm(),
-                "accepted": state["accepted"] + torch.isfinite(each["value"]).all(),
-                "round": state["round"] + 1,
-                "failures": state["failures"] + int(each["failures"].sum()),
-            }
+        scale, weight = 1.0 / shard.sizes.to(each["rate"]), torch.ones_like(each["rate"])
+        return Reply(
+            {},
+            local_steps(objective, shard, each, self.local_steps, self.optimizer, scale, weight),
         )
 
-    def vectors(self, layout: Layout, state: State) -> Tensor:
-        """Every expert's own."""
-        del layout
-        return state["x"]
+    def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
+        """Keep what every expert remembers; there is nothing to merge."""
+        del objective
+        x = start.expand(len(sizes), -1) if start.ndim == 1 else start
+        each = start_steps(self.optimizer, x.clone(), self.learning_rate)
+        while True:
+            reply = rounds.exchange(Message({}, each)).each
+            each = {name: reply[name] for name in each}
+            rounds.record(
+                each["x"],
+                reply["value"].sum(),
+                reply["gradient"].norm(),
+                accepted=bool(torch.isfinite(reply["value"]).all()),
+                failed=bool(reply["failures"].any()),
+            )

@@ -1,7 +1,7 @@
 """Priors on hyperparameters: optional terms of the objective.
 
-The density is that of the parameter itself (no Jacobian for the logarithm that training works on),
-summed over the entries of a vector parameter.
+The density is that of the parameter itself (without a Jacobian for the logarithm that training works
+on), summed over the entries of a vector parameter.
 """
 
 from __future__ import annotations
@@ -22,12 +22,20 @@ class Prior(ABC):
 
     @abstractmethod
     def log_density(self, value: Tensor) -> Tensor:
-        """log p(value), entry by entry."""
+        """Compute log p(value), entry by entry."""
 
 
 @dataclass(frozen=True)
 class LogNormal(Prior):
-    """log value ~ N(log median, spread²)."""
+    """The density of a value v with log v ~ N(log median, spread²).
+
+    Parameters
+    ----------
+    median : float
+        The median of v.
+    spread : float, default=1.0
+        The standard deviation of log v.
+    """
 
     median: float
     spread: float = 1.0
@@ -40,19 +48,37 @@ class LogNormal(Prior):
 
 @dataclass(frozen=True)
 class Gamma(Prior):
-    """Density ∝ v^(shape − 1) exp(−rate · v)."""
+    """The gamma density, proportional to v^(shape − 1) exp(−rate · v).
+
+    Parameters
+    ----------
+    shape, rate : float
+        The mean is shape / rate, the variance shape / rate².
+    """
 
     shape: float
     rate: float
 
     def log_density(self, value: Tensor) -> Tensor:
-        """(a − 1) log v − bv + a log b − log Γ(a)."""
+        """(a − 1) log v − bv + a log b − log Γ(a), with shape a and rate b."""
         constant = self.shape * math.log(self.rate) - math.lgamma(self.shape)
         return (self.shape - 1) * value.log() - self.rate * value + constant
 
 
 def log_prior(priors: Mapping[str, Prior], parameters: Parameters) -> Tensor:
-    """Σ log p over the named parameters, (*batch,)."""
+    """Add up log p over parameters.
+
+    Parameters
+    ----------
+    priors : mapping of str to Prior
+        By full path: "noise", or "kernel." and the kernel's own path.
+    parameters : Parameters
+        θ, possibly one per expert.
+
+    Returns
+    -------
+    Tensor of shape (*batch,)
+    """
     total = torch.zeros((), dtype=parameters.noise.dtype, device=parameters.noise.device)
     batches = parameters.kernel.batches()
     for name, prior in priors.items():

@@ -1,0 +1,170 @@
+"""Products of experts and Bayesian committee machines: PoE, gPoE, BCM, rBCM and grBCM.
+
+Equations (4) and (5) of the paper. The precision is Σβ_i s_i⁻² for the products and
+Σβ_i s_i⁻² + (1 − Σβ_i) s_**⁻² for the committee machines; the mean is weighted by precisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from distgp.aggregation.base import Combined, Space, check_choice
+from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.marginals import (
+    AugmentedCombined,
+    MarginalAggregator,
+    Marginals,
+    augmented_experts,
+)
+from distgp.experts import Prediction
+
+
+def product(marginals: Marginals, beta: Tensor) -> Prediction:
+    """Precision Σβ_i s_i⁻², and the mean weighted by it."""
+    parts = beta / marginals.variance
+    weighted = (parts * marginals.mean).sum(0)
+    return _from_precision(parts.sum(0), weighted, marginals.base_variance.mean(0))
+
+
+def committee(marginals: Marginals, beta: Tensor) -> Prediction:
+    """Precision Σβ_i(s_i⁻² − s_b,i⁻²) plus the mean base precision; the mean in the same way.
+
+    With one base for all experts it is the printed Σβ_i s_i⁻² + (1 − Σβ_i) s_b⁻². It is positive by
+    construction where β_i has the sign of its bracket, as 1 and ½ log(s_b² / s_i²) have.
+    """
+    own, base = 1.0 / marginals.variance, 1.0 / marginals.base_variance
+    precision = (beta * (own - base)).sum(0) + base.mean(0)
+    shift = base * marginals.base_mean
+    weighted = (beta * (own * marginals.mean - shift)).sum(0) + shift.mean(0)
+    return _from_precision(precision, weighted, marginals.base_variance.mean(0))
+
+
+def _from_precision(precision: Tensor, weighted: Tensor, base: Tensor) -> Prediction:
+    """N(weighted / precision, 1 / precision), with the precision at least ε / base variance."""
+    precision = torch.maximum(precision, torch.finfo(precision.dtype).eps / base)
+    return Prediction(weighted / precision, 1.0 / precision)
+
+
+@dataclass(frozen=True)
+class PoE(MarginalAggregator):
+    """Product of experts, β_i = 1.
+
+    It is overconfident: M experts that know nothing give the prior variance divided by M.
+
+    Parameters
+    ----------
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, or observed ones as the paper does.
+    """
+
+    name: ClassVar[str] = "poe"
+    space: Space = "latent"
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σ s_i⁻²."""
+        return product(marginals, torch.ones_like(marginals.mean))
+
+
+@dataclass(frozen=True)
+class GPoE(MarginalAggregator):
+    """Generalised product of experts.
+
+    Parameters
+    ----------
+    weights : {"uniform", "normalised", "entropy"}, default="uniform"
+        "uniform", β = 1/M, and "normalised", entropy gains divided by their sum, return to the prior
+        far from the data. "entropy", the gains as the paper prints them, does not: its variance
+        diverges there, up to the floor of the precision.
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, or observed ones as the paper does.
+    """
+
+    name: ClassVar[str] = "gpoe"
+    weights: Literal["uniform", "normalised", "entropy"] = "uniform"
+    space: Space = "latent"
+
+    def __post_init__(self) -> None:
+        check_choice("weights", self.weights, ("uniform", "normalised", "entropy"))
+        check_choice("space", self.space, ("latent", "observed"))
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σβ_i s_i⁻²."""
+        if self.weights == "uniform":
+            return product(marginals, torch.full_like(marginals.mean, 1.0 / len(marginals.mean)))
+        gain = marginals.gain().clamp_min(0.0)
+        if self.weights == "normalised":
+            # Far from the data all gains vanish and 0/0 must be 1/M: the ε decides there alone.
+            gain = gain + torch.finfo(gain.dtype).eps
+            gain = gain / gain.sum(0)
+        return product(marginals, gain)
+
+
+@dataclass(frozen=True)
+class BCM(MarginalAggregator):
+    """Bayesian committee machine, β_i = 1.
+
+    Parameters
+    ----------
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, or observed ones as the paper does.
+    """
+
+    name: ClassVar[str] = "bcm"
+    space: Space = "latent"
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σ s_i⁻² + (1 − M) s_**⁻²."""
+        return committee(marginals, torch.ones_like(marginals.mean))
+
+
+@dataclass(frozen=True)
+class RBCM(MarginalAggregator):
+    """Robust Bayesian committee machine, β_i = ½(log s_**² − log s_i²).
+
+    Parameters
+    ----------
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, or observed ones as the paper does.
+    """
+
+    name: ClassVar[str] = "rbcm"
+    space: Space = "latent"
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σβ_i s_i⁻² + (1 − Σβ_i) s_**⁻²."""
+        return committee(marginals, marginals.gain())
+
+
+@dataclass(frozen=True)
+class GRBCM(MarginalAggregator):
+    """Generalised robust Bayesian committee machine (Liu et al.).
+
+    The first shard is the communication shard c: `with_communication` makes it a random one. Each
+    other shard is joined with it to an augmented expert +i, and c's expert takes the prior's place.
+    β = 1 for the first augmented expert, ½(log s_c² − log s_+i²) for the others. One shard alone is
+    its own communication expert; two give the full GP.
+
+    Parameters
+    ----------
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, or observed ones as the paper does.
+    """
+
+    name: ClassVar[str] = "grbcm"
+    space: Space = "latent"
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σβ_i s_+i⁻² − (Σβ_i − 1) s_c⁻²."""
+        beta = marginals.gain()
+        beta[0] = 1.0
+        return committee(marginals, beta)
+
+    def combine(self, ensemble: Ensemble) -> Combined:
+        """Condition the augmented experts, each where its shard lives."""
+        return AugmentedCombined(
+            aggregator=self, noise=ensemble.noise(), augmented=augmented_experts(ensemble)
+        )

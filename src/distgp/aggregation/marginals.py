@@ -1,0 +1,202 @@
+"""What aggregators from marginals share: the experts' predictions, and the posteriors made of them.
+
+Such an aggregator needs nothing of the experts but their means and variances at the test points;
+`committees` has the aggregators themselves.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from distgp.aggregation.base import Aggregator, Combined, Pointwise, Space, check_choice, joined
+from distgp.aggregation.ensemble import Ensemble
+from distgp.data.shard import Shard, unstack
+from distgp.engines import LocalPlacement, Placement
+from distgp.experts import ExactExpert, Posterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts.base import latent_variance
+from distgp.experts.sparse import row_sums
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """What each of M experts predicts at N points, and the base that it is compared with.
+
+    Parameters
+    ----------
+    mean, variance : Tensor of shape (M, N)
+        The experts' own predictions.
+    base_mean, base_variance : Tensor of shape (M, N)
+        Of the prior, each expert's own; for grBCM of the communication expert.
+    noise : Tensor of shape (M, 1)
+        The experts' noise variances.
+    """
+
+    travels_as: ClassVar[str] = "predictions"
+    mean: Tensor
+    variance: Tensor
+    base_mean: Tensor
+    base_variance: Tensor
+    noise: Tensor
+
+    def observed(self) -> Marginals:
+        """The same with the noise inside every variance."""
+        variance, base = self.variance + self.noise, self.base_variance + self.noise
+        return replace(self, variance=variance, base_variance=base)
+
+    def gain(self) -> Tensor:
+        """½(log s_**² − log s_i²): what expert i has learnt about f(x), in nats."""
+        return 0.5 * (self.base_variance.log() - self.variance.log())
+
+
+class MarginalAggregator(Aggregator):
+    """An aggregator that needs the experts' means and variances at the test points, no more."""
+
+    space: Space
+
+    def __post_init__(self) -> None:
+        check_choice("space", self.space, ("latent", "observed"))
+
+    @abstractmethod
+    def merge(self, marginals: Marginals) -> Prediction:
+        """The aggregator's formula, in the space that the marginals are in."""
+
+    def merged(self, parts: list[Marginals]) -> Prediction:
+        """The formula for the marginals of all workers, in the aggregator's space."""
+        marginals = joined(parts)
+        return self.merge(marginals.observed() if self.space == "observed" else marginals)
+
+    def combine(self, ensemble: Ensemble) -> Combined:
+        """Keep the formula: nothing is to be computed before there are test points."""
+        return MarginalCombined(aggregator=self, noise=ensemble.noise())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MarginalCombined(Combined):
+    """The posterior of an aggregator from marginals."""
+
+    aggregator: MarginalAggregator
+
+    @property
+    def space(self) -> Space:
+        """The aggregator's."""
+        return self.aggregator.space
+
+    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
+        """The mean of the whole prediction: it is weighted by precisions."""
+        return self.predict_chunk(ensemble, X).mean
+
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Ask every expert, then apply the formula."""
+        return self.aggregator.merged(ensemble.map(expert_marginals, X))
+
+    def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
+        """The covariance of a single expert."""
+        return ensemble.on_first(_covariance, X) if ensemble.size == 1 else None
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedExperts:
+    """A worker's augmented experts, and the communication expert as each of them sees it."""
+
+    posterior: Posterior
+    base: Posterior
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AugmentedCombined(Pointwise):
+    """The posterior of grBCM, which has experts of its own."""
+
+    aggregator: MarginalAggregator
+    augmented: Placement[AugmentedExperts]
+
+    @property
+    def space(self) -> Space:
+        """The aggregator's."""
+        return self.aggregator.space
+
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Ask every augmented expert, then apply the formula."""
+        del ensemble
+        return self.aggregator.merged(self.augmented.map(_augmented_marginals, X))
+
+    def gathered(self) -> AugmentedCombined:
+        """The same posterior with its augmented experts in this process."""
+        if isinstance(self.augmented, LocalPlacement):
+            return self
+        return replace(self, augmented=LocalPlacement(tuple(self.augmented.map(_without_rows))))
+
+
+def expert_marginals(posterior: Posterior, X: Tensor) -> Marginals:
+    """Means, variances and priors of a worker's experts at X."""
+    out = posterior.predict(X)
+    # Floored as the experts' variances are: where the prior is 0 nothing can be learnt.
+    prior = posterior.prior(X)
+    prior = latent_variance(prior, torch.zeros_like(prior)).expand_as(out.mean)
+    noise = posterior.parameters.noise.to(X.dtype).expand(posterior.count)[:, None]
+    return Marginals(out.mean, out.variance, torch.zeros_like(prior), prior, noise)
+
+
+def augmented_experts(ensemble: Ensemble) -> Placement[AugmentedExperts]:
+    """The augmented experts of grBCM, each conditioned where its shard lives.
+
+    Only the communication shard travels, or its sums where the experts share θ and Z. A single expert
+    is its own communication expert.
+    """
+    if ensemble.size == 1:
+        return ensemble.derive(_alone)
+    message = ensemble.on_first(_communication, ensemble.shares_inducing)
+    skip = [1] + [0] * (len(ensemble.counts) - 1)  # the communication expert itself
+    return ensemble.derive(_augment, message, each=skip)
+
+
+def _covariance(posterior: Posterior, X: Tensor) -> Tensor:
+    return posterior.covariance(X)[0]
+
+
+def _augmented_marginals(experts: AugmentedExperts, X: Tensor) -> Marginals:
+    own, base = expert_marginals(experts.posterior, X), experts.base.predict(X)
+    mean, variance = base.mean.expand_as(own.mean), base.variance.expand_as(own.mean)
+    return replace(own, base_mean=mean, base_variance=variance)
+
+
+def _alone(posterior: Posterior) -> AugmentedExperts:
+    return AugmentedExperts(posterior, posterior)
+
+
+def _communication(posterior: Posterior, sums: bool) -> Shard | SparseSums:
+    """The communication shard, or its sums where those suffice."""
+    if sums:
+        assert isinstance(posterior, SparsePosterior)
+        return posterior.sums[0]
+    return unstack(posterior.rows_held()[:1])[0]
+
+
+def _augment(
+    posterior: Posterior, message: Shard | SparseSums, skip: int
+) -> AugmentedExperts | None:
+    """Join a worker's experts, all but the first `skip`, with the communication shard or its sums."""
+    if posterior.count == skip:
+        return None
+    theta = posterior.parameters[skip:]
+    if isinstance(posterior, SparsePosterior):
+        Lu = posterior.Lu[skip:] if posterior.Lu.ndim > 2 else posterior.Lu
+        common = row_sums(theta, Lu, message) if isinstance(message, Shard) else message
+        both = common + posterior.sums[skip:]
+        return AugmentedExperts(
+            SparsePosterior.of(theta, Lu, both), SparsePosterior.of(theta, Lu, common)
+        )
+    assert isinstance(message, Shard)
+    expert, rows = ExactExpert(), posterior.rows_held()[skip:]
+    # Where hyperparameters differ, each expert sees the communication shard through its own.
+    return AugmentedExperts(
+        expert.condition(theta, message.join(rows)), expert.condition(theta, message)
+    )
+
+
+def _without_rows(experts: AugmentedExperts) -> AugmentedExperts:
+    return AugmentedExperts(experts.posterior.without_rows(), experts.base.without_rows())

@@ -1,0 +1,236 @@
+"""fit, predict, score and compare: a model and its table."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import distgp
+from distgp.cli import options as o
+from distgp.cli.terminal import (
+    plain_errors,
+    print_figures,
+    print_results,
+    refuse_existing,
+    tell_dropped,
+)
+
+
+def fit(
+    data: o.Data,
+    target: o.Target,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
+    features: o.Features = None,
+    drop: o.Drop = None,
+    categorical: o.Categorical = None,
+    dates: o.DatesOption = o.Dates.refuse,
+    missing: o.MissingOption = o.Missing.refuse,
+    expert: o.ExpertOption = "auto",
+    n_experts: o.Experts = "auto",
+    n_inducing: o.InducingOption = "auto",
+    aggregation: o.Aggregation = "auto",
+    kernel: o.KernelOption = "matern52",
+    partition: o.PartitionOption = "random",
+    partition_column: o.PartitionColumn = None,
+    training: o.Training = "auto",
+    n_iter: o.Rounds = None,
+    learning_rate: o.Rate = None,
+    fixed: o.Fixed = None,
+    bounds: o.Bounds = None,
+    priors: o.Priors = None,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = "float64",
+    engine: o.EngineOption = "local",
+    address: o.Address = None,
+    workers: o.WorkersOption = None,
+    seed: o.Seed = 0,
+    force: o.Force = False,
+    as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Fit a model to a table and write it to a file."""
+    from distgp.cli.streaming import fit_table
+
+    with plain_errors():
+        refuse_existing(force, output)
+        begin = time.perf_counter()
+        model = distgp.DistributedGPRegressor(
+            expert=expert,
+            n_experts=o.number_or_word(n_experts),
+            n_inducing=o.number_or_word(n_inducing),
+            aggregation=aggregation,
+            kernel=kernel,
+            partition=partition,
+            training=None if training == "none" else training,
+            n_iter=n_iter,
+            learning_rate=learning_rate,
+            fixed=o.parse_fixed(fixed),
+            bounds=o.parse_bounds(bounds),
+            priors=o.parse_priors(priors),
+            device=device,
+            dtype=dtype,
+            random_state=seed,
+            verbose=not quiet,
+        )
+        columns = o.column_options(features, drop, categorical, dates)
+        with o.open_engine(engine, address, workers) as opened:
+            model.set_params(engine=opened)
+            dropped = fit_table(model, data, target, partition_column, missing.value, **columns)
+            tell_dropped(dropped, as_json)
+            model.save(output)
+            report = {
+                "model": str(output),
+                "rows": model.experts_.row_count(),
+                "dropped": dropped,
+                "features": model.table_.features,
+                "n_experts": model.n_experts_,
+                "n_inducing": model.n_inducing_,
+                "aggregation": model.aggregation_.name,
+                "kernel": str(model.kernel_),
+                "bytes": opened.traffic.total() or None,
+                "seconds": time.perf_counter() - begin,
+            }
+        print_figures(report, as_json)
+
+
+def predict(
+    model: o.ModelFile,
+    data: o.Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the table to write, by suffix")],
+    interval: Annotated[float, typer.Option(help="probability between lower and upper")] = 0.9,
+    latent: Annotated[
+        bool, typer.Option("--latent", help="of the function, without noise")
+    ] = False,
+    aggregation: o.OtherAggregation = None,
+    prefix: Annotated[str, typer.Option(help="before mean, std, lower, upper")] = "",
+    missing: o.MissingOption = o.Missing.refuse,
+    unknown: o.UnknownOption = o.Unknown.refuse,
+    force: o.Force = False,
+    as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Predict a table of any length in pieces: its columns, and mean, std, lower and upper."""
+    from distgp.cli.streaming import predict_table
+
+    with plain_errors():
+        refuse_existing(force, output)
+        fitted = distgp.load(model)
+        begin = time.perf_counter()
+        rows, dropped = predict_table(
+            fitted,
+            data,
+            output,
+            interval=interval,
+            prefix=prefix,
+            missing=missing.value,
+            unknown=unknown.value,
+            show=not (quiet or as_json),
+            latent=latent,
+            aggregation=aggregation,
+        )
+        tell_dropped(dropped, as_json)
+        seconds = time.perf_counter() - begin
+        report = {"output": str(output), "rows": rows, "dropped": dropped, "seconds": seconds}
+        print_figures(report, as_json)
+
+
+def score(
+    model: o.ModelFile,
+    data: o.Data,
+    aggregation: o.OtherAggregation = None,
+    missing: o.MissingOption = o.Missing.refuse,
+    unknown: o.UnknownOption = o.Unknown.refuse,
+    as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Compare predictions with the target column of a table: RMSE, R², NLPD, coverage."""
+    from distgp.cli.streaming import score_table
+
+    with plain_errors():
+        figures = score_table(
+            distgp.load(model),
+            data,
+            missing=missing.value,
+            unknown=unknown.value,
+            show=not (quiet or as_json),
+            aggregation=aggregation,
+        )
+        tell_dropped(figures["dropped"], as_json)
+        print_figures(figures, as_json)
+
+
+def compare(
+    data: o.Data,
+    target: o.Target,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="where to write: OUTPUT.csv and OUTPUT.png")
+    ] = Path("comparison"),
+    test: Annotated[float, typer.Option(help="share of rows held out for testing")] = 0.2,
+    features: o.Features = None,
+    drop: o.Drop = None,
+    categorical: o.Categorical = None,
+    dates: o.DatesOption = o.Dates.refuse,
+    missing: o.MissingOption = o.Missing.refuse,
+    expert: o.ExpertOption = "auto",
+    n_experts: o.Experts = "auto",
+    n_inducing: o.InducingOption = "auto",
+    kernel: o.KernelOption = "matern52",
+    training: o.Training = "auto",
+    n_iter: o.Rounds = None,
+    fixed: o.Fixed = None,
+    bounds: o.Bounds = None,
+    priors: o.Priors = None,
+    device: o.Device = "cpu",
+    engine: o.EngineOption = "local",
+    address: o.Address = None,
+    workers: o.WorkersOption = None,
+    seed: o.Seed = 0,
+    force: o.Force = False,
+    as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Fit experts once and compare all aggregators, and the full GP, on held-out rows."""
+    from distgp.cli.streaming import training_rows
+    from distgp.compare import on_split, write_csv
+    from distgp.data.table import Table
+    from distgp.plotting import comparison_figure, save_figure
+
+    with plain_errors():
+        csv, picture = Path(f"{output}.csv"), Path(f"{output}.png")
+        refuse_existing(force, csv, picture)
+        model = distgp.DistributedGPRegressor(
+            expert=expert,
+            n_experts=o.number_or_word(n_experts),
+            n_inducing=o.number_or_word(n_inducing),
+            kernel=kernel,
+            training=None if training == "none" else training,
+            n_iter=n_iter,
+            fixed=o.parse_fixed(fixed),
+            bounds=o.parse_bounds(bounds),
+            priors=o.parse_priors(priors),
+            device=device,
+            random_state=seed,
+            verbose=not quiet,
+        )
+        columns = o.column_options(features, drop, categorical, dates)
+        table = Table.open(data).read(columns["categorical"])
+        X, y, _, keep = training_rows(table, target, missing.value, **columns)
+        tell_dropped(int((~keep).sum()), as_json)
+        show = not (quiet or as_json)
+        with o.open_engine(engine, address, workers) as opened:
+            results = on_split(model.set_params(engine=opened), X, y, test, seed, verbose=show)
+        write_csv(results, csv)
+        save_figure(comparison_figure(results), picture)
+        if as_json:
+            print_figures({"results": [vars(r) for r in results], "csv": str(csv)}, True)
+        else:
+            print_results(results)
+            typer.echo(f"{csv}, {picture}")
+
+
+def version() -> None:
+    """Print the version."""
+    typer.echo(distgp.__version__)

@@ -1,0 +1,253 @@
+"""Tables in, tables out: what the commands do with a model and the rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distgp import metrics
+from distgp.data.column import Column
+from distgp.data.encoding import Columns, complete_rows, learn
+from distgp.data.parquet import ParquetRows
+from distgp.data.table import Table, TableError, sink
+from distgp.engines import LocalEngine
+from distgp.progress import Progress
+from distgp.regressor import DistributedGPRegressor, predict_unnamed
+
+OUTPUTS = ("mean", "std", "lower", "upper")
+
+
+def training_rows(
+    table: pa.Table, target: str, missing: str, **options: Any
+) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
+    """The numbers of a table in memory.
+
+    Parameters
+    ----------
+    table : pa.Table
+        All its rows.
+    target : str
+        The column to predict.
+    missing : {"refuse", "drop"}
+        "refuse" or "drop": what to do with rows that lack a value.
+    **options
+        Which columns are inputs, and what is made of them, as of `distgp.data.encoding.learn`.
+
+    Returns
+    -------
+    tuple
+        Inputs and targets of the complete rows; what the columns were; which rows of the table are
+        complete.
+    """
+    columns = learn(table, target, **options)
+    X, y = columns.matrix(table), columns.targets(table)
+    keep = complete_rows(np.column_stack([X, y]), [*columns.features, target], missing)
+    if not keep.any():
+        raise TableError("no row is left after dropping those with missing values")
+    return X[keep], y[keep], columns, keep
+
+
+def fit_table(
+    model: DistributedGPRegressor,
+    path: str,
+    target: str,
+    label_column: str | None,
+    missing: str,
+    **options: Any,
+) -> int:
+    """Fit a model to a table, which the workers of a cluster read by themselves where they can.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor
+        The model to fit; its engine is an object.
+    path : str
+        The file, folder, glob or URI.
+    target : str
+        The column to predict.
+    label_column : str or None
+        The column whose values divide the rows over experts; None to leave that to the model.
+    missing, **options
+        As of `training_rows`.
+
+    Returns
+    -------
+    int
+        The number of rows that were dropped.
+    """
+    source = Table.open(path)
+    if source.kind == "parquet" and not isinstance(model.engine, LocalEngine):
+        if label_column is not None:
+            raise ValueError("workers divide the rows that they read at random, not by a column")
+        model.fit_parquet(path, target, missing=missing, **options)
+        return ParquetRows.open(path).n - model.experts_.row_count()
+    table = source.read(options["categorical"])
+    X, y, columns, keep = training_rows(table, target, missing, **options)
+    if label_column is not None:
+        model.set_params(partition=_labels(table, label_column)[keep])
+    model.fit(X, y)
+    model.table_ = columns
+    model.feature_names_in_ = np.array(columns.features, dtype=object)
+    return int((~keep).sum())
+
+
+def predict_table(
+    model: DistributedGPRegressor,
+    path: str,
+    output: Path,
+    *,
+    interval: float,
+    prefix: str,
+    missing: str,
+    unknown: str,
+    show: bool,
+    **options: Any,
+) -> tuple[int, int]:
+    """Read, predict and write a table in pieces: its own columns, then mean, std, lower and upper.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor
+        A fitted model.
+    path : str
+        The table to predict.
+    output : Path
+        The table to write, its kind given by the suffix.
+    interval : float
+        The probability between lower and upper.
+    prefix : str
+        What the names of the new columns begin with.
+    missing, unknown : str
+        What to do with rows that lack a value, and with categories that were not there in fitting.
+    show : bool
+        Whether to show progress.
+    **options
+        As of the model's `predict`.
+
+    Returns
+    -------
+    tuple
+        The numbers of rows written and dropped.
+    """
+    if not 0 < interval < 1:
+        raise ValueError(f"interval must be a probability between 0 and 1, got {interval}")
+    table, columns = Table.open(path), columns_of(model)
+    columns.check(table.names)
+    new = [prefix + name for name in OUTPUTS]
+    if taken := [name for name in new if name in table.names]:
+        raise TableError(
+            f"the table has a column {taken[0]!r} already: give --prefix to name the new ones"
+        )
+    half = NormalDist().inv_cdf(0.5 + interval / 2)
+    written = dropped = 0
+    with sink(output) as out, Progress("predicting rows", show=show) as progress:
+        for batch, X, lost in _pieces(table, columns, missing, unknown):
+            dropped += lost
+            if not len(X):
+                continue
+            mean, std = predict_unnamed(model, X, return_std=True, **options)
+            arrays = (mean, std, mean - half * std, mean + half * std)
+            for name, values in zip(new, arrays, strict=True):
+                batch = batch.append_column(name, pa.array(values))
+            out.write(batch)
+            written += len(X)
+            progress.advance(len(X))
+        if not written:
+            raise TableError(f"{path} has no rows to predict")
+    return written, dropped
+
+
+def score_table(
+    model: DistributedGPRegressor,
+    path: str,
+    *,
+    missing: str,
+    unknown: str,
+    show: bool,
+    **options: Any,
+) -> dict[str, Any]:
+    """Compare a model's predictions with the target column of a table, read in pieces.
+
+    Parameters and options are those of `predict_table`.
+
+    Returns
+    -------
+    dict
+        The numbers of rows and of dropped rows, RMSE, R², NLPD, and the coverage of 90 % intervals.
+    """
+    table, columns = Table.open(path), columns_of(model)
+    if not columns.target:
+        raise TableError("the model was not fitted to a table and does not know its target's name")
+    columns.check(table.names, target=True)
+    found: list[tuple[np.ndarray, ...]] = []
+    dropped = 0
+    with Progress("scoring rows", show=show) as progress:
+        for batch, X, lost in _pieces(table, columns, missing, unknown, target=True):
+            dropped += lost
+            if len(X):
+                mean, std = predict_unnamed(model, X, return_std=True, **options)
+                found.append((columns.targets(batch), mean, std))
+            progress.advance(len(X))
+    if not found:
+        raise TableError(f"{path} has no rows to score")
+    y, mean, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return {
+        "rows": len(y),
+        "dropped": dropped,
+        "rmse": metrics.rmse(y, mean),
+        "r2": 1.0 - metrics.smse(y, mean) if np.ptp(y) else None,
+        "nlpd": metrics.nlpd(y, mean, np.square(std)),
+        "coverage_90": metrics.coverage(y, mean, np.square(std)),
+    }
+
+
+def columns_of(model: DistributedGPRegressor) -> Columns:
+    """The columns that a model needs: of the table that it was fitted to, or by its features' names.
+
+    Raises
+    ------
+    TableError
+        If the model has several targets, or was fitted to an array whose columns have no names.
+    """
+    if len(model.models_) > 1:
+        raise TableError(
+            "the model has several targets, which tables cannot have: use it from Python"
+        )
+    if (columns := getattr(model, "table_", None)) is not None:
+        return columns
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        raise TableError(
+            "the model was fitted to an array without column names, so no table fits it: fit it with "
+            "`distgp fit`, or to a DataFrame"
+        )
+    return Columns("", tuple(Column(str(name), "number") for name in names))
+
+
+def _labels(table: pa.Table, name: str) -> np.ndarray:
+    """The values of a column as text, one for each row."""
+    if name not in table.schema.names:
+        raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
+    column = table.column(name)
+    if column.null_count:
+        raise TableError(f"{column.null_count} rows have no {name!r} to divide them by")
+    return column.to_numpy(zero_copy_only=False).astype(str)
+
+
+def _pieces(
+    table: Table, columns: Columns, missing: str, unknown: str, target: bool = False
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray, int]]:
+    """Batches of complete rows, their inputs, and how many rows were dropped from each."""
+    names = [*columns.features, *([columns.target] if target else [])]
+    for batch in table.batches(columns.types()):
+        X = columns.matrix(batch, unknown)
+        values = np.column_stack([X, columns.targets(batch)]) if target else X
+        keep = complete_rows(values, names, missing)
+        if lost := int((~keep).sum()):
+            batch, X = batch.filter(pa.array(keep)), X[keep]
+        yield batch, X, lost

@@ -1,0 +1,221 @@
+"""All aggregators on the same fitted experts, beside the full GP with the same hyperparameters."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from distgp import metrics
+from distgp.aggregation import AGGREGATORS
+from distgp.files import whole
+from distgp.progress import Progress
+from distgp.regressor import DistributedGPRegressor
+
+FULL_EXACT_ROWS = 5_000
+"""Rows up to which the reference is the exact full GP; beyond, the full sparse GP."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One aggregator's figures on the test rows, or why it cannot combine these experts.
+
+    Parameters
+    ----------
+    name : str
+        The aggregator, or the reference.
+    seconds : float
+        Time to combine the experts and to predict the test rows.
+    rmse, nlpd : float
+        Root mean squared error and mean negative log predictive density, in the target's units.
+    coverage : float
+        The share of the targets inside their 90 % intervals.
+    w2 : float
+        2-Wasserstein distance of the latent predictions to those of the full GP.
+    error : str
+        The reason of a failure; all figures are then None.
+    """
+
+    name: str
+    seconds: float | None = None
+    rmse: float | None = None
+    nlpd: float | None = None
+    coverage: float | None = None
+    w2: float | None = None
+    error: str | None = None
+
+
+def reference(model: DistributedGPRegressor, X: Any, y: Any) -> tuple[str, DistributedGPRegressor]:
+    """Fit the full GP with the hyperparameters of a model: one expert with all rows.
+
+    It is exact up to `FULL_EXACT_ROWS` rows, and sparse with the model's inducing inputs beyond.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor
+        A fitted model whose experts share their hyperparameters.
+    X, y : array-like
+        The rows that it was fitted to.
+
+    Returns
+    -------
+    tuple
+        What the reference is called, and the fitted reference.
+
+    Raises
+    ------
+    ValueError
+        If the experts have hyperparameters of their own.
+    """
+    if np.ndim(model.noise_):
+        raise ValueError("experts with different hyperparameters have no full GP to compare with")
+    kind = "exact" if len(X) <= FULL_EXACT_ROWS else "sparse"
+    shared = model.inducing_ is not None and model.inducing_.ndim == 2
+    full = DistributedGPRegressor(
+        expert=kind,
+        n_experts=1,
+        n_inducing=model.inducing_ if shared else "auto",
+        kernel=model.kernel_,
+        noise=model.noise_,
+        training=None,
+        normalize=model.normalize,
+        device=model.device,
+        dtype=model.dtype,
+        random_state=model.random_state,
+    )
+    return f"full {kind} GP", full.fit(X, y)
+
+
+def compare(
+    model: DistributedGPRegressor,
+    X: Any,
+    y: Any,
+    full: tuple[str, DistributedGPRegressor] | None = None,
+    aggregators: Iterable[str] = tuple(AGGREGATORS),
+    verbose: bool = False,
+) -> list[Result]:
+    """Measure every aggregator of the same experts on test rows.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor
+        The fitted model whose experts are combined.
+    X, y : array-like
+        The test rows and their targets.
+    full : tuple, optional
+        The name and the model of a reference, as `reference` returns them. It gets a result of its
+        own, the first, and the others' latent predictions are compared with it.
+    aggregators : iterable of str, default=all of them
+        Names of `distgp.AGGREGATORS`.
+    verbose : bool, default=False
+        Whether to show progress.
+
+    Returns
+    -------
+    list of Result
+        In the target's units. An aggregator that cannot combine these experts says why.
+    """
+    y = np.asarray(y, dtype=np.float64)
+    names, results, target = list(aggregators), [], None
+    with Progress("comparing", len(names) + (full is not None), show=verbose) as progress:
+        if full is not None:
+            result, target = _figures(full[0], full[1], X, y, None, None)
+            results.append(result)
+            progress.advance(text=full[0])
+        for name in names:
+            try:
+                results.append(_figures(name, model, X, y, name, target)[0])
+            except (ValueError, ArithmeticError) as error:
+                results.append(Result(name, error=str(error)))
+            progress.advance(text=name)
+    return results
+
+
+def on_split(
+    model: DistributedGPRegressor,
+    X: np.ndarray,
+    y: np.ndarray,
+    test: float,
+    seed: int,
+    verbose: bool = False,
+) -> list[Result]:
+    """Fit a model on a random share of the rows and compare its aggregators on the others.
+
+    Where the experts share their hyperparameters the full GP is the reference.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor
+        The model to fit.
+    X, y : array-like
+        All rows and their targets.
+    test : float
+        The share of the rows to hold out, between 0 and 1.
+    seed : int
+        The seed of the division.
+    verbose : bool, default=False
+        Whether to show the progress of the comparison.
+
+    Returns
+    -------
+    list of Result
+        As of `compare`.
+
+    Raises
+    ------
+    ValueError
+        If the share is not between 0 and 1.
+    """
+    if not 0 < test < 1:
+        raise ValueError(f"the share of test rows must be between 0 and 1, got {test}")
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=test, random_state=seed)
+    model.fit(X_train, y_train)
+    full = None if np.ndim(model.noise_) else reference(model, X_train, y_train)
+    return compare(model, X_test, y_test, full, verbose=verbose)
+
+
+def write_csv(results: Sequence[Result], path: Path) -> None:
+    """Write one line per result, failures with their reason; the file appears whole or not at all."""
+    with whole(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [spec.name for spec in fields(Result)])
+        writer.writeheader()
+        writer.writerows(asdict(result) for result in results)
+
+
+def noise_variance(model: DistributedGPRegressor) -> float:
+    """The noise variance of a fitted model in the target's units; the experts' mean where they differ."""
+    return float(np.mean(model.noise_)) * model.models_[0].scaling.y_scale ** 2
+
+
+def _figures(
+    name: str,
+    model: DistributedGPRegressor,
+    X: Any,
+    y: np.ndarray,
+    aggregation: str | None,
+    target: tuple[np.ndarray, np.ndarray] | None,
+) -> tuple[Result, tuple[np.ndarray, np.ndarray]]:
+    """The result, and the latent means and standard deviations that it was computed from."""
+    begin = time.perf_counter()
+    mean, std = model.predict(X, return_std=True, latent=True, aggregation=aggregation)
+    seconds = time.perf_counter() - begin
+    # By name all aggregators work in latent space: the noise comes once, on top.
+    latent, observed = np.square(std), np.square(std) + noise_variance(model)
+    w2 = None
+    if target is not None:
+        w2 = metrics.wasserstein2(mean, latent, target[0], np.square(target[1]))
+    result = Result(
+        name,
+        seconds,
+        metrics.rmse(y, mean),
+        metrics.nlpd(y, mean, observed),
+        metrics.coverage(y, mean, observed),
+        w2,
+    )
+    return result, (mean, std)

@@ -1,0 +1,235 @@
+"""From the columns of a table to the inputs and targets of a GP, in prediction as in fitting.
+
+What was learnt of the columns when a model was fitted, their kinds and categories, is stored with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distgp.data.column import Column, check_choices, distinct, numbers
+from distgp.data.locate import TableError
+
+MOST_CATEGORIES = 100
+INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls a frame's index in files: not a column that anyone meant."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The input columns of a model, and the name of its target ("" where it has none)."""
+
+    target: str
+    inputs: tuple[Column, ...]
+
+    @property
+    def features(self) -> list[str]:
+        """The names of all numbers made of the inputs, in order."""
+        return [feature for column in self.inputs for feature in column.features]
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Tell what the columns of a CSV file are to be read as."""
+        kinds = {"number": pa.float64(), "category": pa.string()}
+        known = {c.name: kinds[c.kind] for c in self.inputs if c.kind in kinds and not c.boolean}
+        known |= {c.name: pa.bool_() for c in self.inputs if c.boolean}
+        return known | ({self.target: pa.float64()} if self.target else {})
+
+    def check(self, names: Sequence[str], target: bool = False) -> None:
+        """Refuse a table whose columns, these names, lack an input or, if asked, the target."""
+        wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
+        if lacking := [name for name in wanted if name not in names]:
+            raise TableError(
+                f"the table lacks the column(s) {', '.join(map(repr, lacking))} that the model needs; "
+                f"it has {', '.join(map(repr, names))}"
+            )
+
+    def matrix(self, batch: pa.RecordBatch | pa.Table, unknown: str = "refuse") -> np.ndarray:
+        """Encode the inputs.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch or pyarrow.Table
+            Rows of a table that has all input columns.
+        unknown : {"refuse", "zero"}
+            Whether a category that was not there in fitting is refused, or counts as none of the known.
+
+        Returns
+        -------
+        ndarray of shape (rows, features)
+            X in float64; NaN where a value is missing.
+        """
+        check_choices(unknown=unknown)
+        parts = [column.encode(_column(batch, column.name), unknown) for column in self.inputs]
+        return np.concatenate(parts, axis=1)
+
+    def targets(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
+        """Read the targets y, (rows,), in float64; NaN where one is missing."""
+        return numbers(self.target, _column(batch, self.target))
+
+
+def learn(table: pa.Table, target: str, **options: Any) -> Columns:
+    """Find out what the columns of a table in memory are; options as of `learn_columns`."""
+    if table.num_rows == 0:
+        raise TableError("the table has a header but no rows")
+    columns = learn_columns(
+        table.schema, lambda name: distinct(table.column(name)), target, **options
+    )
+    for column in columns.inputs:
+        values = table.column(column.name)
+        if values.null_count == len(values):
+            raise _empty(column.name)
+    return columns
+
+
+def learn_columns(
+    schema: pa.Schema,
+    texts_of: Callable[[str], set[str]],
+    target: str,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    dates: str = "refuse",
+) -> Columns:
+    """Find out what the columns of a table are, from their types and the different texts in them.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The table's columns and their types.
+    texts_of : callable
+        Gives the different values, as text, of the column of a name; asked only for categories.
+    target : str
+        The column to predict.
+    features : sequence of str, optional
+        The input columns, in order; all but the target by default.
+    drop : sequence of str
+        Columns to leave out.
+    categorical : sequence of str
+        Columns whose numbers are names of categories.
+    dates : {"refuse", "expand"}
+        Whether columns of dates are refused, or made into days and phases of year, week and day.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    TableError
+        If a column is not there, or holds what no numbers can be made of.
+    """
+    check_choices(dates=dates)
+    names = schema.names
+    for name in (target, *(features or ()), *drop, *categorical):
+        if name not in names:
+            raise TableError(f"no column {name!r}; the table has {', '.join(map(repr, names))}")
+    given = dict.fromkeys(features) if features else [n for n in names if not INDEX.fullmatch(n)]
+    kept = [name for name in given if name != target and name not in drop]
+    if not kept:
+        raise TableError(f"no input columns are left beside the target {target!r}")
+    if _kind_of(schema.field(target).type) not in ("number", "empty"):
+        raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
+    types = {name: schema.field(name).type for name in kept}
+    inputs = [_learn(n, type_, texts_of, n in categorical, dates) for n, type_ in types.items()]
+    return Columns(target, tuple(inputs))
+
+
+def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
+    """Tell which rows have all their values.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, columns)
+        Numbers; NaN where a value is missing.
+    names : sequence of str
+        The names of the columns.
+    missing : {"refuse", "drop"}
+        Whether incomplete rows are an error, or left out.
+
+    Returns
+    -------
+    ndarray of shape (rows,)
+        True for the rows to keep.
+
+    Raises
+    ------
+    TableError
+        If values are infinite, or missing where that is refused.
+    """
+    check_choices(missing=missing)
+    infinite = np.isinf(values).any(0)
+    if infinite.any():
+        name = names[int(np.argmax(infinite))]
+        raise TableError(f"column {name!r} holds infinite values: correct or remove those rows")
+    absent = np.isnan(values)
+    if missing == "refuse" and absent.any():
+        counts = {n: int(c) for n, c in zip(names, absent.sum(0), strict=True) if c}
+        listed = ", ".join(f"{c} in {n!r}" for n, c in list(counts.items())[:5])
+        raise TableError(
+            f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
+            "them, or leave those rows out with --missing drop"
+        )
+    return np.asarray(~absent.any(1))
+
+
+def _learn(
+    name: str, type_: pa.DataType, texts_of: Callable[[str], set[str]], text: bool, dates: str
+) -> Column:
+    kind = "category" if text else _kind_of(type_)
+    if kind == "empty":
+        raise _empty(name)
+    if kind == "number":
+        return Column(name, "number", boolean=pa.types.is_boolean(type_))
+    if kind == "category":
+        return Column(name, "category", _categories(name, texts_of(name)))
+    if kind == "date" and dates == "expand":
+        return Column(name, "date", time_of_day=pa.types.is_timestamp(type_))
+    if kind == "date":
+        raise TableError(
+            f"column {name!r} holds dates ({type_}), which are not numbers: leave it out with "
+            f"--drop {name}, or make days and phases of year, week and day of it with --dates expand"
+        )
+    raise TableError(
+        f"column {name!r} is {type_}, expected numbers, text or dates: leave it out with "
+        f"--drop {name}"
+    )
+
+
+def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
+    found = sorted(texts)
+    if len(found) > MOST_CATEGORIES:
+        raise TableError(
+            f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
+            f"it looks like a name or a number; leave it out with --drop {name}, or convert it"
+        )
+    return tuple(found)
+
+
+def _empty(name: str) -> TableError:
+    return TableError(f"column {name!r} is empty: leave it out with --drop {name}")
+
+
+def _kind_of(type_: pa.DataType) -> str:
+    is_ = pa.types
+    if is_.is_null(type_):
+        return "empty"
+    if any(
+        holds(type_) for holds in (is_.is_integer, is_.is_floating, is_.is_boolean, is_.is_decimal)
+    ):
+        return "number"
+    if is_.is_timestamp(type_) or is_.is_date(type_):
+        return "date"
+    value = type_.value_type if is_.is_dictionary(type_) else type_
+    text = is_.is_string(value) or is_.is_large_string(value) or is_.is_string_view(value)
+    return "category" if text or is_.is_dictionary(type_) else "other"
+
+
+def _column(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
+    values = batch.column(name)
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

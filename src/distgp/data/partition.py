@@ -1,0 +1,270 @@
+"""Which row goes to which expert.
+
+A partition gives every row a label 0 … M − 1; `split` turns labels into shards. Labels depend on the
+seed and the data only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from distgp.data.shard import Shard
+
+BLOCK = 2**22
+"""Entries of the distance matrix held at a time when rows are assigned to centres."""
+
+
+class Partition(ABC):
+    """A way to divide rows over experts."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
+        """Give every row a label.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+            The inputs.
+        n_experts : int
+            M, the number of labels.
+        seed : int
+            The seed of partitions that draw at random.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels 0 … M − 1, every one of them used.
+        """
+
+
+@dataclass(frozen=True)
+class RandomPartition(Partition):
+    """Rows at random. The sizes of the shards are within one row of each other."""
+
+    name: ClassVar[str] = "random"
+
+    def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
+        """Deal out a random permutation of the rows."""
+        _check_experts(len(X), n_experts)
+        labels = _balanced_labels(len(X), n_experts)
+        return np.random.default_rng(seed).permutation(labels)
+
+
+@dataclass(frozen=True)
+class ContiguousPartition(Partition):
+    """Blocks of consecutive rows, with sizes within one row of each other.
+
+    Parameters
+    ----------
+    column : int, optional
+        Order the rows by this column first (time, say); by default they are taken as they come.
+    """
+
+    name: ClassVar[str] = "contiguous"
+    column: int | None = None
+
+    def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
+        """Cut the rows into consecutive blocks. The seed is not used."""
+        del seed
+        _check_experts(len(X), n_experts)
+        labels = np.empty(len(X), dtype=np.int64)
+        order = slice(None) if self.column is None else np.argsort(X[:, self.column], kind="stable")
+        labels[order] = _balanced_labels(len(X), n_experts)
+        return labels
+
+
+@dataclass(frozen=True)
+class ColumnPartition(Partition):
+    """Rows by the value of a column: rows with the same value stay together.
+
+    With as many experts as values, each value has its own expert. With fewer, values are packed, the
+    most frequent first, each into the expert with the fewest rows so far.
+
+    Parameters
+    ----------
+    column : int, default=0
+        The column to divide by.
+    """
+
+    name: ClassVar[str] = "column"
+    column: int = 0
+
+    def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
+        """Label the rows by their value. The seed is not used."""
+        del seed
+        values, group, counts = np.unique(
+            X[:, self.column], return_inverse=True, return_counts=True
+        )
+        if not 1 <= n_experts <= len(values):
+            raise ValueError(
+                f"column {self.column} has {len(values)} distinct values, so it divides rows among "
+                f"1 to {len(values)} experts, not {n_experts}: change n_experts or the partition"
+            )
+        label_of, loads = np.empty(len(values), dtype=np.int64), np.zeros(n_experts, dtype=np.int64)
+        for value in np.argsort(-counts, kind="stable"):
+            label_of[value] = loads.argmin()
+            loads[label_of[value]] += counts[value]
+        return label_of[group.ravel()]
+
+
+@dataclass(frozen=True)
+class KMeansPartition(Partition):
+    """Rows that are near each other together, by k-means.
+
+    Parameters
+    ----------
+    balanced : bool, default=True
+        Whether the sizes of the shards must be within one row of each other.
+    """
+
+    name: ClassVar[str] = "kmeans"
+    balanced: bool = True
+
+    def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
+        """Label each row by its nearest centre, or, if balanced, the nearest with room left."""
+        _check_experts(len(X), n_experts)
+        X = X.astype(np.float64) - np.median(X, axis=0)  # offsets would cost the distances digits
+        centres = kmeans_centres(X, n_experts, seed)
+        if self.balanced:
+            room = np.bincount(_balanced_labels(len(X), n_experts), minlength=n_experts)
+            return _fill(X, centres, room)
+        labels = _fill(X, centres, np.full(n_experts, len(X)))
+        if (found := len(np.unique(labels))) < n_experts:
+            raise ValueError(
+                f"k-means found {found} clusters where {n_experts} were asked for: use fewer "
+                "experts, or balanced=True"
+            )
+        return labels
+
+
+PARTITIONS: dict[str, type[Partition]] = {
+    kind.name: kind
+    for kind in (RandomPartition, KMeansPartition, ContiguousPartition, ColumnPartition)
+}
+
+
+def split(data: Shard, labels: np.ndarray) -> list[Shard]:
+    """Divide a data set into shards by labels.
+
+    Parameters
+    ----------
+    data : Shard
+        The whole data set.
+    labels : ndarray of shape (n,)
+        Labels 0 … M − 1, every one of them used.
+
+    Returns
+    -------
+    list of Shard
+        Shard i holds the rows labelled i, in their order.
+    """
+    labels = np.asarray(labels)
+    if labels.shape != (data.n,):
+        raise ValueError(f"expected one label for each of {data.n} rows, got shape {labels.shape}")
+    order = np.argsort(labels, kind="stable")
+    values, starts = np.unique(labels[order], return_index=True)
+    if not np.array_equal(values, np.arange(len(values))):
+        raise ValueError(f"labels must be 0 … M − 1, all used; got {values[:10].tolist()}")
+    parts = np.split(order, starts[1:])
+    return [data.take(torch.as_tensor(part, device=data.X.device)) for part in parts]
+
+
+def with_communication(data: Shard, n_experts: int, partition: Partition, seed: int) -> list[Shard]:
+    """Divide a data set into M shards for grBCM, which needs a communication shard.
+
+    The first shard is a random n/M of all rows; the partition divides the rest.
+    """
+    _check_experts(data.n, n_experts)
+    if n_experts == 1:
+        return [data]
+    draw, rest_seed = (int(s) for s in np.random.SeedSequence(seed).generate_state(2))
+    first = RandomPartition().assign(np.empty((data.n, 0)), n_experts, draw) == 0
+    taken = torch.as_tensor(first, device=data.X.device)
+    rest = data.take(~taken)
+    labels = partition.assign(rest.X.detach().cpu().numpy(), n_experts - 1, rest_seed)
+    return [data.take(taken), *split(rest, labels)]
+
+
+def _check_experts(n: int, n_experts: int) -> None:
+    if not 1 <= n_experts <= n:
+        raise ValueError(f"expected 1 to {n} experts (one row each at least), got {n_experts}")
+
+
+def _balanced_labels(n: int, n_experts: int) -> np.ndarray:
+    """0 … 0 1 … 1 …, each label ⌊n/M⌋ or ⌈n/M⌉ times."""
+    return np.arange(n, dtype=np.int64) * n_experts // n
+
+
+def _fill(X: np.ndarray, centres: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Assign rows to their nearest centre that has room; a full centre keeps those it suits most.
+
+    Every round offers each row left over to its nearest centre with room, and every centre takes
+    the offers that would lose most by going elsewhere. Each round fills a centre or ends, so there
+    are at most M rounds.
+    """
+    labels, room = np.full(len(X), -1), room.copy()
+    left = np.arange(len(X))
+    while len(left):
+        wanted, regret = _nearest(X[left], centres, room > 0)
+        by_regret = np.lexsort((-regret, wanted))
+        target = wanted[by_regret]
+        starts = np.searchsorted(target, np.arange(len(centres)))
+        accepted = np.arange(len(left)) - starts[target] < room[target]
+        labels[left[by_regret[accepted]]] = target[accepted]
+        room -= np.bincount(target[accepted], minlength=len(centres))
+        left = np.sort(left[by_regret[~accepted]])
+    return labels
+
+
+def _nearest(
+    X: np.ndarray, centres: np.ndarray, open_: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest open centre of each row, and how much farther the next one is (squared)."""
+    available = np.flatnonzero(open_)
+    targets = centres[available]
+    norms = np.square(targets).sum(-1)
+    step = max(1, BLOCK // len(available))
+    which, regret = [], []
+    for start in range(0, len(X), step):
+        square = norms - 2.0 * X[start : start + step] @ targets.T  # less ‖x‖², the same for all
+        which.append(available[square.argmin(-1)])
+        two = np.partition(square, min(1, len(available) - 1), axis=-1)[:, :2]
+        regret.append(two[:, -1] - two[:, 0])
+    return np.concatenate(which), np.concatenate(regret)
+
+
+def kmeans_centres(X: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """The k centres that k-means finds on at most max(4096, 20k) rows: more would hardly move them.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        The inputs.
+    k : int
+        The number of centres.
+    seed : int
+        The seed of the sample and of scikit-learn's k-means.
+
+    Returns
+    -------
+    ndarray of shape (k, d)
+    """
+    rng = np.random.default_rng(seed)
+    size = max(4096, 20 * k)
+    rows = X if len(X) <= size else X[rng.choice(len(X), size, replace=False)]
+    with warnings.catch_warnings():
+        # With fewer distinct rows than k, centres repeat, which does no harm where they are used.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        state = int(rng.integers(2**31))
+        model = KMeans(k, n_init=1, random_state=state).fit(rows)  # pyright: ignore[reportArgumentType]
+    return np.asarray(model.cluster_centers_)

@@ -1,0 +1,173 @@
+"""Random rows from shards, wherever those live.
+
+Every row has a pseudo-random priority that depends on the seed and on the row's number in the data
+set alone. Draws go by priority, so they are the same for any order of the shards, any division of
+them over workers, and any engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distgp.data.shard import Shard, concatenate, stack, unstack
+from distgp.engines import Placement
+
+
+class HoldsRows(Protocol):
+    """Anything with a batch of shards: the shards themselves, or experts conditioned on them."""
+
+    def rows_held(self) -> Shard:
+        """The batch of shards."""
+        ...
+
+
+def counts(placement: Placement[Any]) -> list[int]:
+    """The number of shards of each item of a placement."""
+    return placement.map(_count)
+
+
+def sizes(placement: Placement[Any]) -> Tensor:
+    """The number n_i of rows of every shard, (M,)."""
+    return torch.cat(placement.map(_sizes))
+
+
+def split_each(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """Cut a tensor (M, …) with one entry per expert into the parts of a placement's items."""
+    return list(values.split(list(counts)))
+
+
+def sampled(placement: Placement[Shard], share: float, seed: int) -> Placement[Shard]:
+    """A random share of every shard's rows, at least one row each.
+
+    Parameters
+    ----------
+    placement : Placement of Shard
+        The shards.
+    share : float
+        The part of the rows to keep. From 1 on, the placement is returned as it is.
+    seed : int
+        The seed of the draw.
+
+    Returns
+    -------
+    Placement of Shard
+    """
+    return placement if share >= 1.0 else placement.derive(_sampled, share, seed)
+
+
+def central(placement: Placement[Any], size: int, seed: int) -> Shard:
+    """Draw random rows evenly from all shards: every shard gives its first before any its second.
+
+    Parameters
+    ----------
+    placement : Placement
+        Shards, or experts that still hold theirs.
+    size : int
+        The number of rows; all rows where there are fewer.
+    seed : int
+        The seed of the draw.
+
+    Returns
+    -------
+    Shard
+        The rows, in this process.
+    """
+    lengths = sizes(placement).long().cpu()
+    size = min(size, int(lengths.sum()))
+    offers = placement.map(_offer, _depth(lengths, size), seed)
+    rank = torch.cat([offer.rank for offer in offers])
+    priority = torch.cat([offer.priority for offer in offers])
+    by_priority = priority.argsort(stable=True)
+    order = by_priority[rank[by_priority].argsort(stable=True)][:size]
+    return concatenate([offer.rows for offer in offers]).take(order)
+
+
+def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
+    """`central` for shards of this process; the size must not exceed the number of rows."""
+    shards = [shard.without_padding() for shard in shards]
+    n = sum(shard.n for shard in shards)
+    if not 1 <= size <= n:
+        raise ValueError(f"expected a central set of 1 to {n} rows (all there are), got {size}")
+    offers, ranks, keys = [], [], []
+    for shard in shards:
+        priority = row_priority(shard.rows, seed)
+        best = priority.argsort(stable=True)[:size]
+        offers.append(shard.take(best))
+        ranks.append(np.arange(len(best)))
+        keys.append(priority[best].cpu().numpy())
+    order = np.lexsort((np.concatenate(keys), np.concatenate(ranks)))[:size]
+    return concatenate(offers).take(torch.as_tensor(order, device=shards[0].X.device))
+
+
+def row_priority(rows: Tensor, seed: int) -> Tensor:
+    """A pseudo-random number per row number: the SplitMix64 mixer of row and seed.
+
+    The result is signed, in the order of the mixer's unsigned numbers.
+    """
+
+    def shifted(z: Tensor, bits: int) -> Tensor:  # of the unsigned number
+        return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+    z = (rows + 1) * _signed(0x9E3779B97F4A7C15)
+    z = z + _signed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
+    z = (z ^ shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    return (z ^ shifted(z, 31)) ^ _signed(1 << 63)
+
+
+def _signed(value: int) -> int:
+    """The signed 64-bit number with the same bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _depth(lengths: Tensor, size: int) -> int:
+    """The least r with Σ min(n_i, r) ≥ size: no shard is asked for more rows than that."""
+    low, high = 1, int(lengths.max())
+    while low < high:
+        middle = (low + high) // 2
+        enough = int(lengths.clamp_max(middle).sum()) >= size
+        low, high = (low, middle) if enough else (middle + 1, high)
+    return low
+
+
+def _count(item: HoldsRows) -> int:
+    return item.rows_held().count
+
+
+def _sizes(item: HoldsRows) -> Tensor:
+    return item.rows_held().sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The rows of a worker's shards that come first in a draw, and the place of each in its shard."""
+
+    rows: Shard
+    rank: Tensor
+    priority: Tensor
+
+
+def _offer(item: HoldsRows, size: int, seed: int) -> Offer:
+    """The best rows of all shards of a worker at once."""
+    batch = item.rows_held()
+    size = min(size, batch.n)
+    priority = row_priority(batch.rows, seed)
+    if batch.mask is not None:
+        priority = torch.where(batch.mask, priority, torch.iinfo(torch.int64).max)
+    best, which = priority.topk(size, -1, largest=False)
+    rank = torch.arange(size, device=best.device).expand_as(best)
+    start = torch.arange(best.shape[0], device=best.device)[:, None] * batch.n
+    real = rank < batch.sizes.long()[:, None]
+    chosen = batch.flatten().take((which + start)[real])
+    return Offer(Shard(chosen.X, chosen.y, chosen.rows), rank[real], best[real])
+
+
+def _sampled(batch: Shard, share: float, seed: int) -> Shard:
+    shards = unstack(batch)
+    return stack([central_set([s], max(1, round(share * s.n)), seed) for s in shards])

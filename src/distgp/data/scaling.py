@@ -1,0 +1,87 @@
+"""Standardisation: zero mean and unit variance for every input column and for the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The means and scales that turn data into the units that experts work in, and back.
+
+    Parameters
+    ----------
+    x_mean, x_scale : ndarray of shape (d,)
+        Mean and standard deviation of the input columns.
+    y_mean, y_scale : float
+        Mean and standard deviation of the target.
+    """
+
+    x_mean: np.ndarray
+    x_scale: np.ndarray
+    y_mean: float
+    y_scale: float
+
+    @staticmethod
+    def of(X: np.ndarray, y: np.ndarray, normalize: bool) -> Scaling:
+        """Measure X (n, d) and y (n,).
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+            The inputs.
+        y : ndarray of shape (n,)
+            One target.
+        normalize : bool
+            Whether to standardise at all; otherwise the identity is returned.
+
+        Returns
+        -------
+        Scaling
+        """
+        if not normalize:
+            return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]), 0.0, 1.0)
+        x_mean, x_scale = _spread(X)
+        y_mean, y_scale = _spread(y[:, None])
+        return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]))
+
+    def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
+        """Standardised inputs, in the dtype and on the device of `like`."""
+        return torch.as_tensor((X - self.x_mean) / self.x_scale).to(like)
+
+    def original(self, X: Tensor) -> np.ndarray:
+        """Inputs in the units of the data: the inverse of `inputs`."""
+        return X.cpu().double().numpy() * self.x_scale + self.x_mean
+
+    def targets(self, y: np.ndarray, like: Tensor) -> Tensor:
+        """Standardised targets, in the dtype and on the device of `like`."""
+        return torch.as_tensor((y - self.y_mean) / self.y_scale).to(like)
+
+    def mean(self, mean: Tensor) -> np.ndarray:
+        """A mean in the target's units."""
+        return mean.cpu().double().numpy() * self.y_scale + self.y_mean
+
+    def variance(self, variance: Tensor) -> np.ndarray:
+        """A variance or covariance in the target's units, squared."""
+        return variance.cpu().double().numpy() * self.y_scale**2
+
+
+def _spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column; a column that does not vary keeps its scale."""
+    with np.errstate(all="ignore"):
+        mean = columns.mean(0, dtype=np.float64)
+        deviation = columns.std(0, dtype=np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        square = np.square(deviation)
+    lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)
+    if not np.isfinite(square).all() or lost.any():
+        raise ValueError(
+            "values this large or small cannot be standardised: the largest is "
+            f"{np.abs(columns).max():.3g}; give them in other units"
+        )
+    varies = deviation > 10.0 * np.finfo(np.float64).eps * np.abs(mean)
+    return mean, np.where(varies, deviation, 1.0)

@@ -1,0 +1,221 @@
+"""The actors of a Ray engine, and how a lost one is replaced.
+
+An actor that dies, alone or with its node, is replaced by a new one that takes the same steps, and its
+part of the round is repeated. Actors hold nothing but what these steps made, so the round gives what it
+would have given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from distgp.engines.base import EngineError
+from distgp.engines.ray_worker import Step, Worker
+
+START_LIMIT = 120.0
+"""Seconds that new actors may take to start."""
+REPLACE_LIMIT = 20.0
+"""Seconds that a replacement may wait for a CPU of its own before it shares one."""
+
+
+class Held(Protocol):
+    """A placement, as far as the pool must know it to make its items again."""
+
+    steps: tuple[Step, ...]
+    """How the items are made, from the source on."""
+    held: tuple[int, ...]
+    """The workers that have something under the last step's key, if only None."""
+
+
+class Pool:
+    """The actors of one engine.
+
+    Parameters
+    ----------
+    cpus, gpus : float
+        What each actor takes of the cluster.
+    retries : int
+        How often the work of one actor is repeated in one round when it is lost.
+    time_limit : float or None
+        Seconds that a round may take; None for any.
+    """
+
+    def __init__(self, cpus: float, gpus: float, retries: int, time_limit: float | None) -> None:
+        self.cpus, self.gpus = cpus, gpus
+        self.retries, self.time_limit = retries, time_limit
+        self.open = True
+        self.actors: list[Any] = []
+        self.live: weakref.WeakSet[Held] = weakref.WeakSet()
+        self.keys = itertools.count()
+
+    def check_open(self) -> None:
+        """Refuse work after the engine was closed."""
+        if not self.open or not ray.is_initialized():
+            raise EngineError(
+                "this engine is closed and what lived in its workers is gone: fit again with a new one "
+                "(gather() before closing keeps a model)"
+            )
+
+    def grow(self, size: int) -> None:
+        """Start actors until there are this many."""
+        new = [self._actor() for _ in range(len(self.actors), size)]
+        waiting = [actor.pid.remote() for actor in new]
+        _, late = ray.wait(waiting, num_returns=len(new), timeout=START_LIMIT) if new else ([], [])
+        if late:
+            raise EngineError(
+                f"{len(late)} of {len(new)} new workers did not start within {START_LIMIT:g} s: each needs "
+                f"{self.cpus:g} CPUs and {self.gpus:g} GPUs, and of the cluster's "
+                f"{ray.cluster_resources().get('CPU', 0):g} CPUs "
+                f"{ray.available_resources().get('CPU', 0):g} are free. Use fewer workers, or free some"
+            )
+        self.actors += new
+
+    def replay(self, worker: int, steps: Sequence[Step]) -> Any:
+        """Have a worker take these steps; returns a reference to the last one's answer."""
+        actor, reference = self.actors[worker], None
+        for step in steps:
+            if step.parent is None:
+                reference = actor.make.remote(step.key, step.own[worker])
+            else:
+                reference = actor.derive.remote(
+                    step.key, step.parent, step.function, step.shared, step.own.get(worker, ())
+                )
+        return reference
+
+    def take(self, workers: Sequence[int], step: Step, names: Sequence[str]) -> list[Any]:
+        """Have these workers take a step, in one round; a step that fails leaves nothing behind."""
+        try:
+            return self.run(workers, lambda worker: self.replay(worker, [step]), names)
+        except Exception:
+            self.forget(workers, step.key)
+            raise
+
+    def forget(self, workers: Sequence[int], key: int) -> None:
+        """Take an item off the workers' shelves."""
+        for worker in workers:
+            if worker < len(self.actors):
+                self.actors[worker].forget.remote(key)
+
+    def run(
+        self, workers: Sequence[int], submit: Callable[[int], Any], names: Sequence[str]
+    ) -> list[Any]:
+        """Run one round; lost workers are replaced and their part is repeated.
+
+        Parameters
+        ----------
+        workers : sequence of int
+            Who takes part.
+        submit : callable
+            Gives a worker its part; returns a reference to the answer.
+        names : sequence of str
+            What error messages call what the workers hold.
+
+        Returns
+        -------
+        list
+            The answers, in the order of the workers.
+        """
+        self.check_open()
+        begin, lost = time.monotonic(), dict.fromkeys(workers, 0)
+        called = dict(zip(workers, names, strict=True))
+        results: dict[int, Any] = {}
+        pending = {submit(worker): worker for worker in workers}
+        while pending:
+            ready, _ = ray.wait(list(pending), timeout=self._time_left(begin))
+            if not ready:
+                raise self._too_late([*pending.values()], called)
+            worker = pending.pop(ready[0])
+            try:
+                results[worker] = ray.get(ready[0])
+            except RayTaskError as error:
+                cause = _cause(error)
+                cause.add_note(f"on the worker with {called[worker]}")
+                raise cause from error
+            except RayError as error:
+                self._replace(worker, called[worker], lost, error)
+                pending[submit(worker)] = worker
+        return [results[worker] for worker in workers]
+
+    def dismiss(self) -> None:
+        """Stop the actors for good."""
+        self.open = False
+        if ray.is_initialized():
+            for actor in self.actors:
+                ray.kill(actor, no_restart=True)
+        self.actors.clear()
+
+    def _actor(self, crowded: bool = False) -> Any:
+        """Start a new actor; `crowded`: on CPUs that others have already."""
+        cpus, gpus = (0, 0) if crowded else (self.cpus, self.gpus)
+        device, threads = "cuda" if gpus else "cpu", max(1, int(self.cpus))
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0}
+        return ray.remote(Worker).options(**options).remote(device, threads)
+
+    def _time_left(self, begin: float) -> float | None:
+        limit = self.time_limit
+        return None if limit is None else max(0.0, begin + limit - time.monotonic())
+
+    def _too_late(self, workers: Sequence[int], called: Mapping[int, str]) -> EngineError:
+        """Stop workers that are still at work; each is made anew when it is needed next."""
+        for worker in workers:
+            ray.kill(self.actors[worker], no_restart=True)
+        late = ", ".join(called[worker] for worker in workers)
+        return EngineError(
+            f"a round took longer than its limit of {self.time_limit:g} s; still at work: "
+            f"{late}. Raise time_limit, or use more or smaller shards"
+        )
+
+    def _replace(self, worker: int, name: str, lost: dict[int, int], error: Exception) -> None:
+        """Replace a lost actor, and its replacement if that is lost too, as often as allowed."""
+        while True:
+            lost[worker] += 1
+            if lost[worker] > self.retries:
+                said = str(error).strip().splitlines()[0]
+                raise EngineError(
+                    f"the worker with {name} was lost {lost[worker]} times in one round, and "
+                    f"{self.retries} retries are allowed: {said}"
+                ) from error
+            try:
+                self._rebuild(worker)
+                return
+            except RayTaskError as failure:
+                raise EngineError(
+                    f"the worker with {name} was lost, and making its part again failed: "
+                    f"{_cause(failure)}"
+                ) from failure
+            except RayError as again:
+                error = again
+
+    def _rebuild(self, worker: int) -> None:
+        """Start a new actor and have it make all that the lost one held."""
+        ray.kill(self.actors[worker], no_restart=True)
+        self.actors[worker] = self._replacement()
+        live = [placement for placement in self.live if worker in placement.held]
+        steps = {step.key: step for placement in live for step in placement.steps}
+        if steps:
+            last = self.replay(worker, [steps[key] for key in sorted(steps)])
+            ray.get(last, timeout=self.time_limit)
+        for key in steps.keys() - {placement.steps[-1].key for placement in live}:
+            self.actors[worker].forget.remote(key)  # needed on the way only
+
+    def _replacement(self) -> Any:
+        """Start an actor where there is room, else beside another: a lost node takes its CPUs along."""
+        if ray.available_resources().get("CPU", 0) >= self.cpus:
+            actor = self._actor()
+            started, _ = ray.wait([actor.pid.remote()], timeout=REPLACE_LIMIT)
+            if started:
+                return actor
+            ray.kill(actor, no_restart=True)
+        return self._actor(crowded=True)
+
+
+def _cause(error: RayTaskError) -> Exception:
+    """Get what went wrong on the worker, as it was raised there."""
+    return error.cause if isinstance(error.cause, Exception) else error

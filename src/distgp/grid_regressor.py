@@ -1,0 +1,463 @@
+"""The scikit-learn estimator on sparse grids."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distgp.auto import TRAINING_ROWS
+from distgp.data import Scaling, Shard, place, sample
+from distgp.data.source import even_parts
+from distgp.engines import Engine, Placement
+from distgp.estimator import (
+    Check,
+    GPEstimator,
+    a_count,
+    a_name,
+    a_positive_number,
+    an_engine,
+    check_varies,
+    default_bounds,
+    is_auto,
+    one_of,
+    opened,
+    seed_of,
+    starting_parameters,
+    tensor_like,
+)
+from distgp.experts import Parameters, SparseExpert
+from distgp.fit import learn
+from distgp.kernels import KERNELS, Kernel, factors, separable
+from distgp.sparsegrid import (
+    Box,
+    Combination,
+    Cost,
+    SparseGridModel,
+    VarianceWarning,
+    axis_size,
+    choose_level,
+    condition,
+    grid,
+    highest_level,
+    memory_limit,
+    number_of_points,
+    sparse_grid,
+)
+from distgp.training import PooledBound, TrainingResult
+
+LARGEST_UNION = 1_024
+"""Points of the sparse grid, at most, that `level="auto"` goes up to."""
+TRAINING_UNION = 512
+"""Points of the sparse grid, at most, that hyperparameters are trained on."""
+
+
+class SparseGridGP(GPEstimator):
+    """GP regression with a sparse grid of inducing inputs: the combination technique and OptiCom.
+
+    Every grid Ω_l of the combination is the inducing set of one sparse GP on all rows; their means are
+    combined with optimal coefficients. It is meant for few columns, up to about 6: beyond, the points
+    of a sparse grid lie at its faces.
+
+    Parameters
+    ----------
+    level : int or "auto", default="auto"
+        The level η of the sparse grid. "auto" takes the level after which the bound of the sparse grid
+        gains less than 0.001 nats per row, with at most 1,024 points.
+    combination : {"opticom", "ct", "full"}, default="opticom"
+        Optimal coefficients; those of the combination technique; or the sparse grid itself as one
+        inducing set.
+    kernel : str or Kernel, default="matern52"
+        A kernel, or a name in `distgp.KERNELS` for the product of such kernels over the columns, with
+        a lengthscale for each and a signal variance. Product kernels use Kronecker factors.
+    noise : float, default=0.1
+        The noise variance that training starts from.
+    box : "auto" or array-like of shape (d, 2) or (2,), default="auto"
+        Where the grids lie: lower and upper bounds in the units of the data; "auto" for the range of
+        the rows.
+    boundary : bool, default=False
+        Whether the grids have points on the faces of the box: more points, better edges.
+    training : "union", sequence of int or None, default="union"
+        What hyperparameters are learnt with: the bound of the sparse grid itself, of at most 512
+        points, or of the grid with these levels, such as (3, 3). None keeps them as given.
+    n_iter : int, default=100
+        The number of rounds of training, at most.
+    training_rows : int, "auto" or None, default="auto"
+        The number of rows that training looks at, None for all. "auto": 10,000.
+    engine : {"local", "ray"} or Engine, default="local"
+        Where the rows live: in this process, on a Ray cluster, or on an engine of your own, which
+        stays yours to close.
+    device : str, default="cpu"
+        Where tensors live: "cpu", "cuda", …
+    normalize : bool, default=True
+        Whether inputs and target are standardised first. Kernel and noise are then those of the
+        standardised data; predictions are always in the target's units.
+    max_memory : float, optional
+        GiB that fitting may take; by default half of what the machine has.
+    random_state : int, RandomState or None, default=0
+        The seed of the rows that training looks at.
+    verbose : bool, default=False
+        Whether to show progress.
+
+    Attributes
+    ----------
+    kernel_, noise_ : Kernel, float
+        The hyperparameters found.
+    training_ : TrainingResult or None
+        How training went.
+    level_ : int
+        The level in use.
+    grids_ : ndarray of shape (b, d)
+        The levels of each grid.
+    coefficients_, ct_coefficients_ : ndarray of shape (b,)
+        What the mean, and what the variance, combines the grids with.
+    bounds_ : ndarray of shape (b,)
+        Each grid's lower bound of the log likelihood.
+    n_floored_ : int
+        The number of points whose variance was floored in the last prediction of it.
+
+    With several targets each column has a model of its own, and these attributes are lists.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import distgp
+    >>> X = np.random.default_rng(0).uniform(size=(500, 2))
+    >>> gp = distgp.SparseGridGP(level=4).fit(X, np.sin(6 * X[:, 0]) * X[:, 1])
+    >>> bool(abs(gp.predict([[0.5, 0.5]])[0] - 0.5 * np.sin(3)) < 0.01)
+    True
+    """
+
+    checks: ClassVar[Mapping[str, Check]] = {
+        "level": a_count("auto"),
+        "combination": one_of(*get_args(Combination)),
+        "kernel": a_name(KERNELS, Kernel),
+        "noise": a_positive_number("a positive, finite variance"),
+        "boundary": one_of(True, False),
+        "n_iter": a_count(),
+        "training_rows": a_count(None, "auto"),
+        "engine": an_engine,
+        "normalize": one_of(True, False),
+        "max_memory": a_positive_number("a positive number of GiB", None),
+        "verbose": one_of(True, False),
+    }
+    models_: list[SparseGridModel]
+
+    def __init__(
+        self,
+        level: int | str = "auto",
+        combination: Combination = "opticom",
+        kernel: str | Kernel = "matern52",
+        noise: float = 0.1,
+        box: Any = "auto",
+        boundary: bool = False,
+        training: Any = "union",
+        n_iter: int = 100,
+        training_rows: int | str | None = "auto",
+        engine: str | Engine = "local",
+        device: str = "cpu",
+        normalize: bool = True,
+        max_memory: float | None = None,
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.level = level
+        self.combination: Combination = combination
+        self.kernel = kernel
+        self.noise = noise
+        self.box = box
+        self.boundary = boundary
+        self.training = training
+        self.n_iter = n_iter
+        self.training_rows = training_rows
+        self.engine = engine
+        self.device = device
+        self.normalize = normalize
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def describe(self, n: int, d: int, targets: int = 1) -> Cost:
+        """Tell what fitting takes, before any work starts.
+
+        Parameters
+        ----------
+        n, d : int
+            The number of rows and of columns.
+        targets : int, default=1
+            The number of targets.
+
+        Returns
+        -------
+        Cost
+            Grids, points, memory and work; with level="auto" those of the highest level that may be
+            chosen.
+        """
+        self._check_for(d)
+        rows = self._training_rows()
+        return Cost.of(
+            n,
+            d,
+            self._highest_level(d),
+            self.combination,
+            boundary=self.boundary,
+            kronecker=factors(self._start(d).kernel, d) is not None,
+            targets=targets,
+            training=(self._inducing_count(d), n if rows is None else min(n, rows)),
+            device=self._like().device,
+        )
+
+    def fit(self, X: Any, y: Any) -> SparseGridGP:
+        """Train, condition every grid on all rows, combine.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,) or (n, targets)
+            Targets.
+
+        Returns
+        -------
+        SparseGridGP
+            The estimator itself.
+
+        Raises
+        ------
+        MemoryError
+            Where fitting would take more memory than allowed, before any work is done.
+        """
+        with self._unchanged_on_failure():
+            return self._fit(X, y)
+
+    def _fit(self, X: Any, y: Any) -> SparseGridGP:
+        X, y = self._checked(X, y)
+        targets = y[:, None] if y.ndim == 1 else y
+        cost = self.describe(len(X), X.shape[1], targets.shape[1])  # checks all parameters
+        if self.normalize or self.training is not None:
+            check_varies(targets)
+        cost.refuse_above(self._memory_allowed())
+        seed, engine = seed_of(self.random_state), opened(self.engine)
+        scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
+        box = self._standardised_box(X, scalings[0])
+        shards = self._placed(engine, X, targets, scalings)
+        models = [
+            self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
+            for column, scaling in enumerate(scalings)
+        ]
+        self.models_, self._one_target, self._seed = models, y.ndim == 1, seed
+        self.n_floored_ = 0 if self._one_target else [0] * len(models)
+        self.engine_ = engine
+        engine.users.add(self)
+        return self
+
+    def _placed(
+        self, engine: Engine, X: np.ndarray, targets: np.ndarray, scalings: list[Scaling]
+    ) -> Placement[Shard]:
+        """The standardised rows with all targets, divided evenly over the engine's workers."""
+        like = self._like()
+        inputs = scalings[0].inputs(X, like)
+        columns = zip(scalings, targets.T, strict=True)
+        scaled = torch.stack([scaling.targets(column, like) for scaling, column in columns], -1)
+        rows = torch.arange(len(X), device=like.device)
+        data = Shard(inputs, scaled, rows)
+        parts = even_parts(len(X), engine.workers)
+        return place(engine, [data.take(slice(part.start, part.stop)) for part in parts])
+
+    def _fit_target(
+        self, shards: Placement[Shard], scaling: Scaling, box: Box, seed: int
+    ) -> SparseGridModel:
+        theta, result = self._start(box.d), None
+        if self.training is not None:
+            result = self._learn(shards, theta, box, seed)
+            theta = replace(result.parameters, inducing=None)
+        level = self._level(shards, theta, box, seed)
+        posterior = condition(theta, shards, box, level, self.combination, self.boundary)
+        return SparseGridModel(scaling, box, posterior, result)
+
+    def _learn(
+        self, shards: Placement[Shard], start: Parameters, box: Box, seed: int
+    ) -> TrainingResult:
+        """Learn θ by the sparse bound of the union of the grids, or of one of them."""
+        levels = self._named_grid(box.d)
+        if levels is None:
+            Z = sparse_grid(self._union_level(box.d), box, self.boundary)
+        else:
+            Z = grid(levels, box, self.boundary)
+        return learn(
+            shards,
+            SparseExpert(),
+            start,
+            PooledBound(n_iter=self.n_iter),
+            inducing=Z,
+            search=isinstance(self.kernel, str),
+            training_rows=self._training_rows(),
+            bounds=default_bounds(self.kernel, start),
+            seed=seed,
+            verbose=self.verbose,
+        )
+
+    def _level(self, shards: Placement[Shard], theta: Parameters, box: Box, seed: int) -> int:
+        """The level given, or by the bound on the rows that training looks at."""
+        if not is_auto(self.level):
+            return int(self.level)
+        highest, rows = self._highest_level(box.d), self._training_rows()
+        share = 1.0 if rows is None else min(1.0, rows / float(sample.sizes(shards).sum()))
+        looked_at = sample.sampled(shards, share, seed)
+        return choose_level(theta, looked_at, box, highest, self.boundary)
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False
+    ) -> Any:
+        """Predict at the rows of X, in the target's units.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        return_std : bool, default=False
+            Whether to return the standard deviation too.
+        return_cov : bool, default=False
+            Whether to return the covariance between all points too: that of algorithm 2, with the
+            variance's floor on its diagonal. With a combination other than "full" it need not be
+            positive definite.
+        latent : bool, default=False
+            Whether the uncertainty is that of the function f; by default it is that of an
+            observation y = f + noise.
+
+        Returns
+        -------
+        mean : ndarray of shape (N,) or (N, targets)
+        std : ndarray of the same shape
+            Where `return_std`.
+        covariance : ndarray of shape (N, N) or (N, N, targets)
+            Where `return_cov`.
+        """
+        X = self._new_inputs(X)
+        if return_std and return_cov:
+            raise ValueError("give return_std or return_cov, not both")
+        if not return_std and not return_cov:
+            return self._columns([(m.mean(X),) for m in self.models_])[0]
+        parts = [
+            m.covariance(X, latent) if return_cov else m.predict(X, latent) for m in self.models_
+        ]
+        counts = [floored for _, _, floored in parts]
+        self.n_floored_ = counts[0] if self._one_target else counts
+        if sum(counts):
+            warnings.warn(
+                f"the combined variance fell below its lower bound kσ²/(σ² + nk) at {sum(counts):,} of "
+                f"{len(counts) * len(X):,} points and was set to it there: a sum with negative "
+                "coefficients can do that; combination='full' does not, a product kernel does it less",
+                VarianceWarning,
+                stacklevel=2,
+            )
+        mean, spread = self._columns([(mean, spread) for mean, spread, _ in parts])
+        return mean, spread if return_cov else np.sqrt(spread)
+
+    @property
+    def level_(self) -> Any:
+        """The level in use."""
+        return self._of_each(lambda model: model.posterior.basis.grid.level)
+
+    @property
+    def grids_(self) -> Any:
+        """The levels of each grid, (b, d); all 0 for the sparse grid itself."""
+        return self._of_each(lambda model: model.posterior.basis.grid.levels.cpu().numpy())
+
+    @property
+    def coefficients_(self) -> Any:
+        """What the mean combines the grids with, (b,)."""
+        return self._of_each(lambda model: model.posterior.c.cpu().numpy())
+
+    @property
+    def ct_coefficients_(self) -> Any:
+        """What the variance combines the grids with, (b,)."""
+        return self._of_each(lambda model: model.posterior.basis.grid.coefficients.cpu().numpy())
+
+    @property
+    def bounds_(self) -> Any:
+        """Each grid's lower bound of the log likelihood (of the standardised target), (b,)."""
+        return self._of_each(lambda model: model.posterior.bounds.cpu().numpy())
+
+    # What the parameters stand for.
+
+    def _check_for(self, d: int) -> None:
+        """Refuse parameters that cannot be meant, or not with d columns, before any work is done."""
+        self._check_parameters()
+        self._named_grid(d)
+        if not is_auto(self.box):
+            Box.of(self.box, d)
+
+    def _like(self) -> Tensor:
+        """A tensor on the device; sparse grids compute in float64."""
+        return tensor_like(self.device, torch.float64)
+
+    def _start(self, d: int) -> Parameters:
+        """Where training starts: named kernels are products over the columns."""
+        return starting_parameters(self.kernel, self.noise, d, self._like(), separable)
+
+    def _memory_allowed(self) -> int:
+        """Bytes that fitting may take."""
+        limit = self.max_memory
+        return memory_limit(self._like().device) if limit is None else int(limit * 2**30)
+
+    def _training_rows(self) -> int | None:
+        """How many rows training looks at; None for all."""
+        rows = self.training_rows
+        return TRAINING_ROWS if is_auto(rows) else None if rows is None else int(rows)
+
+    def _standardised_box(self, X: np.ndarray, scaling: Scaling) -> Box:
+        """The box of the grids, in standardised units."""
+        box = Box.around(X) if is_auto(self.box) else Box.of(self.box, X.shape[1])
+        corners = scaling.inputs(torch.stack([box.lower, box.upper]).numpy(), self._like())
+        return Box(corners[0], corners[1])
+
+    def _highest_level(self, d: int) -> int:
+        """The level given, or the highest that "auto" may choose."""
+        if is_auto(self.level):
+            return highest_level(LARGEST_UNION, d, self.boundary)
+        return int(self.level)
+
+    def _union_level(self, d: int) -> int:
+        """The level of the sparse grid that hyperparameters are trained on."""
+        highest = highest_level(TRAINING_UNION, d, self.boundary)
+        return highest if is_auto(self.level) else min(highest, int(self.level))
+
+    def _inducing_count(self, d: int) -> int:
+        """How many inducing inputs training uses."""
+        levels = self._named_grid(d)
+        if levels is not None:
+            return math.prod(axis_size(level, self.boundary) for level in levels)
+        return (
+            0 if self.training is None else number_of_points(self._union_level(d), d, self.boundary)
+        )
+
+    def _named_grid(self, d: int) -> list[int] | None:
+        """The levels of the grid that training uses; None where it uses the union of all, or none."""
+        levels = self.training
+        if levels is None or (isinstance(levels, str) and levels == "union"):
+            return None
+        fine = isinstance(levels, list | tuple | np.ndarray) and len(levels) == d
+        if not fine or not all(isinstance(l, Integral) and int(l) >= 1 for l in levels):
+            raise ValueError(
+                f"training must be 'union', None, or the {d} levels of one grid such as "
+                f"{(2,) * d}, got {levels!r}"
+            )
+        return [int(level) for level in levels]
+
+    def _plain_parameters(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"device": str(self.device)}
+        if not isinstance(self.box, str):
+            plain["box"] = np.asarray(self.box, dtype=np.float64)
+        if isinstance(self.training, list | tuple | np.ndarray):
+            plain["training"] = [int(level) for level in self.training]
+        if isinstance(self.level, Integral):
+            plain["level"] = int(self.level)
+        return plain

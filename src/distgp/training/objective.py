@@ -1,0 +1,161 @@
+"""The objective of training, with its gradient in the flat vector of θ."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from distgp.data.shard import Shard
+from distgp.data.source import placed
+from distgp.engines import Placement
+from distgp.experts import Expert, Parameters
+from distgp.experts.base import chunk_rows
+from distgp.kernels import ParameterError
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.training.layout import Layout, by_path
+from distgp.training.priors import Prior, log_prior
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What training minimises: −log p(y_i) (or the negative bound) per expert, less the log prior.
+
+    Parameters
+    ----------
+    expert : Expert
+        The kind of expert.
+    layout : Layout
+        What the entries of a vector mean.
+    priors : dict of str to Prior
+        Densities of parameters, by full path.
+    """
+
+    travels_as: ClassVar[str] = "parameters"
+    expert: Expert
+    layout: Layout
+    priors: Mapping[str, Prior]
+
+    @staticmethod
+    def of(expert: Expert, layout: Layout, priors: Mapping[str, Prior] | None = None) -> Objective:
+        """Build the objective, the names of the priors resolved."""
+        return Objective(expert, layout, _priors_by_path(priors, layout.template))
+
+    def evaluate(
+        self, shard: Shard, vectors: Tensor, prior_weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the objective of every expert of a batch, and the gradient.
+
+        Parameters
+        ----------
+        shard : Shard
+            The rows of M experts, with one leading batch dimension.
+        vectors : Tensor of shape (P,) or (M, P)
+            One vector for all experts, or one per expert.
+        prior_weight : Tensor of shape (M,)
+            The share of the log prior that each expert's objective contains.
+
+        Returns
+        -------
+        values : Tensor of shape (M,)
+            NaN where the objective cannot be computed: a factorisation fails, or a number overflows.
+        gradient : Tensor of shape (P,) or (M, P)
+            Of the sum of the values for one vector; of each expert's own value for one per expert.
+        """
+        # A few experts at a time: matrices that fit into the cache are worth more than one long call.
+        size = chunk_rows(self.expert.entries(shard.n), vectors.device)
+        if shard.count > size:
+            return self._in_parts(shard, vectors, prior_weight, size)
+        try:
+            return self._at_once(shard, vectors, prior_weight)
+        except (NotPositiveDefiniteError, ParameterError):
+            if vectors.ndim == 1 or len(vectors) == 1:
+                return prior_weight * torch.nan, vectors * torch.nan
+        # One expert of the batch failed: one by one, the others still have their values.
+        return self._in_parts(shard, vectors, prior_weight, 1)
+
+    def _in_parts(
+        self, shard: Shard, vectors: Tensor, prior_weight: Tensor, size: int
+    ) -> tuple[Tensor, Tensor]:
+        """`evaluate` for `size` experts at a time."""
+        shared = vectors.ndim == 1
+        values, gradients = [], []
+        for start in range(0, shard.count, size):
+            some = slice(start, start + size)
+            point = vectors if shared else vectors[some]
+            value, gradient = self.evaluate(shard[some], point, prior_weight[some])
+            values.append(value)
+            gradients.append(gradient)
+        return torch.cat(values), torch.stack(gradients).sum(0) if shared else torch.cat(gradients)
+
+    def _at_once(
+        self, shard: Shard, vectors: Tensor, prior_weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`evaluate` for all experts in one call."""
+        point = vectors.detach().requires_grad_()
+        theta = self.layout.unpack(point)
+        values = _values(self.expert, theta, shard).to(vectors.dtype)
+        if self.priors:
+            values = values - prior_weight * log_prior(self.priors, theta)
+        (gradient,) = torch.autograd.grad(values.sum(), point)
+        return values.detach(), gradient
+
+
+def _values(expert: Expert, theta: Parameters, shard: Shard) -> Tensor:
+    """The expert's objective; jitter that training meets on its way is not worth a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)
+        return expert.objective(theta, shard)
+
+
+def _priors_by_path(priors: Mapping[str, Prior] | None, parameters: Parameters) -> dict[str, Prior]:
+    """Priors by full path; inducing inputs cannot have one."""
+    try:
+        return by_path(priors or {}, replace(parameters, inducing=None))
+    except ValueError as error:
+        raise ValueError(f"cannot find the parameter for a prior: {error}") from error
+
+
+def objective_value(
+    expert: Expert,
+    parameters: Parameters,
+    shards: Placement[Shard] | Sequence[Shard],
+    priors: Mapping[str, Prior] | None = None,
+) -> float:
+    """Compute the objective at one θ that all experts share, without training.
+
+    Parameters
+    ----------
+    expert : Expert
+        The kind of expert.
+    parameters : Parameters
+        θ, without batch dimensions.
+    shards : Placement of Shard, or sequence of Shard
+        One shard per expert.
+    priors : mapping of str to Prior, optional
+        Densities of parameters, by name, as for `train`.
+
+    Returns
+    -------
+    float
+        The sum of the experts' objectives less the log prior; NaN where it cannot be computed.
+    """
+    named = _priors_by_path(priors, parameters)
+    total = sum(placed(shards).map(_summed_value, expert, parameters))
+    return total - float(log_prior(named, parameters))
+
+
+def _summed_value(shard: Shard, expert: Expert, parameters: Parameters) -> float:
+    """The sum of the objectives of one worker's experts, a few experts at a time."""
+    size = chunk_rows(expert.entries(shard.n), shard.X.device)
+    parts = [shard[start : start + size] for start in range(0, shard.count, size)]
+    try:
+        with torch.no_grad():
+            return sum(float(_values(expert, parameters, part).sum()) for part in parts)
+    except (NotPositiveDefiniteError, ParameterError):
+        return math.nan

@@ -1,0 +1,117 @@
+"""The aggregators from marginals against loops over experts and points."""
+
+import math
+
+import pytest
+import torch
+from ensembles import KINDS, build, full_gp, parameters, posterior, shards_of
+from helpers import FLOAT, close, inputs, shard
+
+from distgp.aggregation import BCM, GRBCM, RBCM, Ensemble, GPoE, PoE
+from distgp.aggregation.marginals import expert_marginals
+from distgp.data import RandomPartition, Shard, concatenate, with_communication
+from distgp.experts import ExactExpert, Parameters
+from distgp.kernels import RBF
+
+X = inputs(15, 2, 3)
+
+
+def naive(marginals, rule, space):
+    """Equation (4), point by point: β, precision and mean in Python floats."""
+    M, N = marginals.mean.shape
+    means, variances = [], []
+    for x in range(N):
+        noise = [float(v) if space == "observed" else 0.0 for v in marginals.noise]
+        s = [float(marginals.variance[i, x]) + noise[i] for i in range(M)]
+        prior = [float(marginals.base_variance[i, x]) + noise[i] for i in range(M)]
+        mu = [float(marginals.mean[i, x]) for i in range(M)]
+        gain = [0.5 * (math.log(prior[i]) - math.log(s[i])) for i in range(M)]
+        beta = {
+            "poe": [1.0] * M,
+            "uniform": [1.0 / M] * M,
+            "normalised": [g / sum(gain) for g in gain],
+            "entropy": gain,
+            "bcm": [1.0] * M,
+            "rbcm": gain,
+        }[rule]
+        precision = sum(b / v for b, v in zip(beta, s, strict=True))
+        if rule in ("bcm", "rbcm"):
+            precision -= sum(b / p for b, p in zip(beta, prior, strict=True))
+            precision += sum(1 / p for p in prior) / M  # the mean prior precision
+        means.append(sum(b * m / v for b, m, v in zip(beta, mu, s, strict=True)) / precision)
+        variances.append(1 / precision)
+    return torch.tensor(means, dtype=FLOAT), torch.tensor(variances, dtype=FLOAT)
+
+
+@pytest.mark.parametrize("space", ["latent", "observed"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("rule", "make"),
+    [
+        ("poe", PoE),
+        ("uniform", lambda space: GPoE("uniform", space)),
+        ("normalised", lambda space: GPoE("normalised", space)),
+        ("entropy", lambda space: GPoE("entropy", space)),
+        ("bcm", BCM),
+        ("rbcm", RBCM),
+    ],
+)
+def test_against_loops(rule, make, kind, space):
+    ensemble, _ = build(kind, 4)
+    mean, variance = naive(expert_marginals(posterior(ensemble), X), rule, space)
+    combined = make(space=space).combine(ensemble)
+    out = combined.predict(ensemble, X, observed=space == "observed")
+    close(out.mean, mean, rtol=1e-9)
+    close(out.variance, variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("space", ["latent", "observed"])
+def test_grbcm_against_its_definition(kind, space):
+    ensemble, _ = build(kind, 4)
+    shards, theta = shards_of(ensemble), ensemble.parameters
+
+    def predict(i, rows):
+        out = ensemble.expert.condition(theta[i], rows).predict(X)
+        return out.observed(theta[i].noise) if space == "observed" else out
+
+    precision = torch.zeros(15, dtype=FLOAT)
+    weighted = torch.zeros(15, dtype=FLOAT)
+    for i in (1, 2, 3):
+        plus = predict(i, concatenate([shards[0], shards[i]]))
+        c = predict(i, shards[0])  # seen through expert i's own hyperparameters
+        beta = 1.0 if i == 1 else 0.5 * (c.variance.log() - plus.variance.log())
+        precision += beta * (1 / plus.variance - 1 / c.variance) + 1 / (3 * c.variance)
+        weighted += beta * (plus.mean / plus.variance - c.mean / c.variance)
+        weighted += c.mean / (3 * c.variance)
+    combined = GRBCM(space=space).combine(ensemble)
+    out = combined.predict(ensemble, X, observed=space == "observed")
+    close(out.variance, 1 / precision, rtol=1e-8)
+    close(out.mean, weighted / precision, rtol=1e-7)
+
+
+def test_where_hyperparameters_differ_the_precision_is_positive_without_the_floor():
+    # Variances far from alike: one common prior made the mean explode here.
+    scales = torch.tensor([0.01, 1.0, 100.0], dtype=FLOAT)
+    theta = Parameters.of(scales * RBF(torch.full((3, 1), 0.5, dtype=FLOAT)), scales * 0.1)
+    data = [Shard.of(inputs(10, 1, s), inputs(10, 1, s + 1)[:, 0]) for s in range(3)]
+    ensemble = Ensemble.condition(ExactExpert(), theta, data)
+    points = torch.linspace(-3, 3, 50, dtype=FLOAT)[:, None]
+    for aggregator in (BCM(), RBCM(), GRBCM()):
+        out = aggregator.combine(ensemble).predict(ensemble, points)
+        assert float(out.mean.abs().max()) < 3.0
+        assert float(out.variance.max()) < 101.0
+
+
+def test_with_communication_feeds_grbcm():
+    data = shard(60, 2)
+    shards = with_communication(data, 3, RandomPartition(), seed=0)
+    ensemble = Ensemble.condition(ExactExpert(), parameters("exact", 3, 2), shards)
+    out, full = GRBCM().combine(ensemble).predict(ensemble, X), full_gp(ensemble, data, X)
+    assert float((out.mean - full.mean).abs().max()) < 0.3
+
+
+@pytest.mark.parametrize("make", [PoE, BCM, RBCM, GRBCM, GPoE])
+def test_unknown_options_are_refused(make):
+    with pytest.raises(ValueError, match="space must be one of 'latent', 'observed', got 'both'"):
+        make(space="both")

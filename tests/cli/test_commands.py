@@ -1,0 +1,264 @@
+"""The commands with real files: what they write, print and refuse."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import distgp
+
+COMMAND = Path(sys.executable).parent / "distgp"
+
+
+def test_predictions_beside_the_other_columns(run, folder):
+    run("predict", "model.safetensors", "test.csv", "-o", "out.parquet", cwd=folder)
+    out, test = pd.read_parquet(folder / "out.parquet"), pd.read_csv(folder / "test.csv")
+    assert list(out.columns) == [*test.columns, "mean", "std", "lower", "upper"]
+    np.testing.assert_array_equal(out["id"], test["id"])
+    model = distgp.load(folder / "model.safetensors")
+    X = np.column_stack([test["east"], *(test["site"] == s for s in ("hill", "lake", "town"))])
+    mean, std = model.predict(pd.DataFrame(X, columns=model.feature_names_in_), return_std=True)
+    np.testing.assert_allclose(out["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(out["std"], std, rtol=1e-9)
+    np.testing.assert_allclose(out["upper"] - out["lower"], 2 * 1.6448536 * std, rtol=1e-6)
+    inside = test["level"].between(out["lower"], out["upper"]).mean()
+    assert 0.8 < inside <= 1 and np.abs(mean - test["level"]).mean() < 1.5
+
+
+def test_score_and_another_aggregator(run, folder):
+    figures = json.loads(run("score", "model.safetensors", "test.csv", "--json", cwd=folder).stdout)
+    assert figures["rows"] == 150 and figures["r2"] > 0.98 and 0.8 < figures["coverage_90"] <= 1
+    text = run("score", "model.safetensors", "test.csv", "--aggregation", "rbcm", cwd=folder).stdout
+    assert "rmse" in text and "nlpd" in text
+
+
+def test_csv_and_arrow_out_and_no_overwriting(run, folder):
+    predict = ["predict", "model.safetensors"]
+    run(*predict, "new.parquet", "-o", "p.csv", "--interval", "0.5", cwd=folder)
+    half = pd.read_csv(folder / "p.csv")
+    run(*predict, "new.parquet", "-o", "p.arrow", "--prefix", "gp_", cwd=folder)
+    with pa.ipc.open_file(folder / "p.arrow") as reader:
+        wide = reader.read_all().to_pandas()
+    np.testing.assert_allclose(wide["gp_mean"], half["mean"])
+    ratio = (wide["gp_upper"] - wide["gp_lower"]) / (half["upper"] - half["lower"])
+    np.testing.assert_allclose(ratio, 1.6448536 / 0.6744898, rtol=1e-6)
+    before = (folder / "p.csv").read_bytes()
+    said = run(*predict, "test.csv", "-o", "p.csv", cwd=folder, fails=True)
+    assert "p.csv exists already: choose another name, or give --force" in said.stderr
+    assert (folder / "p.csv").read_bytes() == before
+    run(*predict, "test.csv", "-o", "p.csv", "--force", cwd=folder)
+    assert (folder / "p.csv").read_bytes() != before
+
+
+def test_missing_values_dates_and_categories(run, folder):
+    fit = ["fit", "holes.parquet", "--target", "level", "--drop", "id", "-o", "h.safetensors"]
+    quick = ["--n-iter", "2", "--n-experts", "1"]
+    said = run(*fit, *quick, cwd=folder, fails=True).stderr
+    assert "column 'when' holds dates" in said and "--dates expand" in said
+    said = run(*fit, *quick, "--dates", "expand", cwd=folder, fails=True).stderr
+    assert "3 of 400 rows have missing values (2 in 'east', 1 in 'level')" in said
+    assert not (folder / "h.safetensors").exists()
+    done = run(*fit, *quick, "--dates", "expand", "--missing", "drop", cwd=folder)
+    assert "3 rows with missing values were dropped" in done.stderr
+    done = run(
+        "predict", "h.safetensors", "holes.parquet", "-o", "h.parquet", "--missing", "drop", "--json",
+        cwd=folder,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["rows"] == 398 and json.loads(done.stdout)["dropped"] == 2
+    assert len(pd.read_parquet(folder / "h.parquet")) == 398
+
+
+FIT = ["fit", "train.csv", "--target", "level", "--drop", "id,when", "-o", "x.safetensors"]
+BAD = [
+    (["fit", "train.csv", "--target", "height", "-o", "x.safetensors"], "no column 'height'; the"),
+    (["fit", "nowhere.csv", "--target", "level", "-o", "x.safetensors"], "there is no file 'nowhere.csv'"),
+    (["fit", "empty.csv", "--target", "level", "-o", "x.safetensors"], "empty"),
+    (["fit", "train.csv", "--target", "level", "-o", "no/x.safetensors"], "there is no folder 'no'"),
+    ([*FIT, "--n-experts", "500"], "n_experts=500 is more than the 400 rows"),
+    ([*FIT, "--aggregation", "best"], "aggregation must be one of"),
+    ([*FIT, "--partition-column", "county"], "no column 'county'; there are id, east"),
+    ([*FIT, "--workers", "2"], "--address and --workers are for --engine ray"),
+    ([*FIT, "--engine", "cloud"], "engine must be local or ray, got 'cloud'"),
+    ([*FIT, "--bounds", "lengthscale=10:0.1"], "0 < LOW < HIGH, such as lengthscale=0.1:10, got length"),
+    ([*FIT, "--priors", "noise=normal:0:1"], "--priors expects NAME=lognormal:MEDIAN:SPREAD or NAME=gamma"),
+    ([*FIT, "--fixed", "nugget"], "nugget"),
+    (["predict", "train.csv", "test.csv", "-o", "x.csv"], "not a model file of distgp"),
+    (["predict", "model.safetensors", "narrow.csv", "-o", "x.csv"], "lacks the column(s) 'site'"),
+    (["predict", "model.safetensors", "strange.csv", "-o", "x.csv"], "such as 'moon'"),
+    (["predict", "model.safetensors", "words.csv", "-o", "x.csv"], "words.csv as csv: In CSV column #0:"),
+    (["predict", "model.safetensors", "test.csv", "-o", "x.xlsx"], "expected a suffix of .csv"),
+    (["predict", "model.safetensors", "test.csv", "-o", "x.csv", "--interval", "90"], "0 and 1, got 90"),
+    (["score", "model.safetensors", "new.parquet"], "lacks the column(s) 'level'"),
+    (["compare", "train.csv", "--target", "level", "--features", "east", "--test", "2"], "0 and 1, got 2"),
+    (["demo", "-o", "demo.doc"], "cannot draw 'demo.doc': expected a suffix of"),
+    (["fit", "train.csv"], "--target"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_input_gets_one_line_and_code_2(run, folder, arguments, message):
+    (folder / "empty.csv").write_text("")
+    (folder / "narrow.csv").write_text("east\n1.0\n")
+    (folder / "strange.csv").write_text("east,site\n1.0,moon\n")
+    (folder / "words.csv").write_text("east,site\nfar,hill\n")
+    before = sorted(folder.iterdir())
+    said = run(*arguments, cwd=folder, fails=True).stderr
+    assert message in " ".join(said.split()), said
+    if "--target" not in message:
+        assert len(said.strip().splitlines()) == 1 and said.startswith("distgp: ")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_process_of_its_own_ends_with_one_line_and_code_2(folder):
+    done = subprocess.run(
+        [COMMAND, *BAD[0][0]],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("distgp: no column 'height'; the")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_unknown_categories_on_request(run, folder):
+    (folder / "moon.csv").write_text("east,site\n1.0,moon\n1.0,hill\n")
+    run(
+        "predict", "model.safetensors", "moon.csv", "-o", "moon.parquet", "--unknown-categories", "zero",
+        cwd=folder,
+    )  # fmt: skip
+    out = pd.read_parquet(folder / "moon.parquet")
+    assert out["std"][0] > out["std"][1]
+
+
+def test_what_was_fitted_from_csv_is_predicted_from_csv(run, folder):
+    rng = np.random.default_rng(0)
+    odd = pd.DataFrame(
+        {
+            "flag": rng.choice([True, False], 60),
+            "zip": rng.choice(["01", "02", "10"], 60),
+            "text": rng.choice(["a", "b"], 60),
+            "näme with space": rng.uniform(size=60),
+            "y": np.where(np.arange(60) == 50, 1.5, np.arange(60)),
+        }
+    )
+    odd.loc[3, "text"] = None
+    odd.to_csv(folder / "odd.csv", index=False)
+    fit = ["fit", "odd.csv", "--target", "y", "-o", "odd.safetensors", "--categorical", "zip"]
+    assert "1 of 60 rows have missing" in run(*fit, cwd=folder, fails=True).stderr
+    done = run(*fit, "--missing", "drop", "--n-iter", "3", "--json", cwd=folder)
+    assert json.loads(done.stdout)["features"] == [
+        "flag", "zip=01", "zip=02", "zip=10", "text=a", "text=b", "näme with space",
+    ]  # fmt: skip
+    predict = ["predict", "odd.safetensors", "odd.csv", "-o", "odd.parquet"]
+    run(*predict, "--missing", "drop", cwd=folder)
+    assert len(pd.read_parquet(folder / "odd.parquet")) == 59
+    names = distgp.load(folder / "odd.safetensors").feature_names_in_
+    assert list(names)[:2] == ["flag", "zip=01"]
+
+
+def test_a_frames_index_and_types_that_differ_between_files(run, frame, folder):
+    parts = folder / "mixed"
+    parts.mkdir()
+    frame(50).drop(columns="when").sample(frac=1, random_state=0).to_parquet(parts / "a.parquet")
+    other = frame(50, seed=1).drop(columns="when").astype({"id": float, "site": "category"})
+    other[["site", "level", "east", "id"]].sample(frac=1, random_state=0).to_parquet(
+        parts / "b.parquet"
+    )
+    done = run(
+        "fit", "mixed", "--target", "level", "-o", "mixed.safetensors", "--n-iter", "3", "--json",
+        cwd=folder,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["features"][:2] == ["id", "east"]
+    assert not any("index" in name for name in json.loads(done.stdout)["features"])
+    run("predict", "mixed.safetensors", "mixed", "-o", "mixed.arrow", cwd=folder)
+    with pa.ipc.open_file(folder / "mixed.arrow") as reader:
+        assert reader.read_all().num_rows == 100
+
+
+def test_folder_of_parquet_and_partition_by_column(run, frame, folder):
+    parts = folder / "parts"
+    parts.mkdir()
+    for i, site in enumerate(["hill", "lake", "town"]):
+        frame(100, seed=i).assign(site=site).to_parquet(parts / f"{site}.parquet")
+    done = run(
+        "fit", "parts", "--target", "level", "--features", "east,site", "--partition-column", "site",
+        "-o", "parts.safetensors", "--n-iter", "3", "--json", cwd=folder,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["n_experts"] == 3
+
+
+def test_fixed_bounds_and_priors_reach_the_training(run, folder):
+    fit = ["fit", "train.csv", "--target", "level", "--features", "east", "--n-iter", "20"]
+    run(
+        *fit, "--fixed", "noise,variance", "--bounds", "lengthscale=0.5:0.6", "-o", "held.safetensors",
+        cwd=folder,
+    )  # fmt: skip
+    held = distgp.load(folder / "held.safetensors")
+    assert held.noise_ == pytest.approx(0.1) and float(held.kernel_.variance) == pytest.approx(1.0)
+    assert 0.5 * (1 - 1e-9) <= float(held.kernel_.kernel.lengthscale) <= 0.6 * (1 + 1e-9)
+    run(*fit, "--priors", "noise=lognormal:0.01:0.001", "-o", "prior.safetensors", cwd=folder)
+    assert distgp.load(folder / "prior.safetensors").noise_ == pytest.approx(0.01, rel=0.01)
+
+
+def test_an_aggregator_that_fails_does_not_end_the_comparison(run, folder):
+    done = run(
+        "compare", "train.csv", "--target", "level", "--features", "east", "-o", "few",
+        "--expert", "exact", "--n-experts", "3", "--n-iter", "3", cwd=folder,
+    )  # fmt: skip
+    assert "pooled: pooled needs sparse experts" in done.stdout
+    assert pd.read_csv(folder / "few.csv")["error"].notna().sum() == 1
+
+
+def test_compare(run, folder):
+    done = run(
+        "compare", "train.parquet", "--target", "level", "--drop", "id,when", "-o", "cmp",
+        "--expert", "sparse", "--n-experts", "4", "--n-inducing", "40", "--n-iter", "10", cwd=folder,
+    )  # fmt: skip
+    table = pd.read_csv(folder / "cmp.csv").set_index("name")
+    assert set(distgp.AGGREGATORS) | {"full exact GP"} == set(table.index)
+    assert pd.isna(table.loc["pooled", "error"])
+    assert table.loc["pooled", "rmse"] < table.loc["poe", "rmse"] * 1.5
+    assert (folder / "cmp.png").read_bytes()[:4] == b"\x89PNG"
+    assert "two-level" in done.stdout and "W2 to full" in done.stdout
+
+
+def test_compare_prints_one_object_for_programs(run, folder):
+    done = run(
+        "compare", "train.csv", "--target", "level", "--features", "east", "-o", "json",
+        "--expert", "exact", "--n-experts", "2", "--training", "none", "--json", cwd=folder,
+    )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert report["csv"] == "json.csv" and done.stderr == ""
+    assert {r["name"] for r in report["results"]} == set(distgp.AGGREGATORS) | {"full exact GP"}
+
+
+def test_demo(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("distgp.cli.demo.N_EXPERTS", 4)
+    monkeypatch.setattr("distgp.cli.demo.N_TEST", 100)
+    picture = tmp_path / "demo.png"
+    done = run("demo", "-o", picture, "--rows", "300")
+    assert picture.read_bytes()[:4] == b"\x89PNG" and f"picture: {picture}" in done.stdout
+    assert all(name in done.stdout for name in (*distgp.AGGREGATORS, "full exact GP"))
+    assert "fitting 300 rows with 4 sparse experts" in done.stderr
+
+
+def test_help_and_version_are_there(run):
+    commands = run("--help").stdout
+    assert all(name in commands for name in ("fit", "predict", "score", "compare", "demo"))
+    assert "--aggregation" in run("fit", "--help").stdout
+    assert run("version").stdout == f"{distgp.__version__}\n"
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "distgp", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "compare" in done.stdout and "python -m distgp" in done.stdout

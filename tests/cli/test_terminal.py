@@ -1,0 +1,28 @@
+"""Errors as one line and an exit code."""
+
+import pytest
+import typer
+
+from distgp.cli.terminal import plain_errors, print_figures
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("two\nlines"), 2, "distgp: two lines\n"),
+        (MemoryError(), 2, "distgp: MemoryError\n"),
+        (KeyError("k"), 1, "distgp: unexpected KeyError: 'k' (this is a mistake of distgp's own)\n"),
+        (KeyboardInterrupt(), 130, "distgp: interrupted\n"),
+    ],
+)  # fmt: skip
+def test_every_error_is_one_line_and_an_exit_code(capsys, error, code, line):
+    with pytest.raises(typer.Exit) as left, plain_errors():
+        raise error
+    assert left.value.exit_code == code and capsys.readouterr().err == line
+
+
+def test_figures_that_are_not_there_are_left_out(capsys):
+    print_figures(
+        {"rows": 3, "dropped": 0, "r2": None, "rmse": 0.123456789, "f": ["a", "b"]}, False
+    )
+    assert capsys.readouterr().out == "rows         3\nrmse         0.123457\nf            a, b\n"

@@ -1,0 +1,52 @@
+"""Distances, and kernels of them, against scikit-learn."""
+
+import pytest
+import torch
+from helpers import FLOAT, close, inputs
+from sklearn.gaussian_process import kernels as sk
+
+from distgp import RBF, Constant, Linear, Matern12, Matern32, Matern52, RationalQuadratic
+
+X, Z = inputs(9, 3), inputs(5, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (RBF([0.5, 1.0, 2.0]), sk.RBF([0.5, 1.0, 2.0])),
+        (Matern12([0.5, 1.0, 2.0]), sk.Matern([0.5, 1.0, 2.0], nu=0.5)),
+        (Matern32(0.8), sk.Matern(0.8, nu=1.5)),
+        (Matern52(0.8), sk.Matern(0.8, nu=2.5)),
+        (RationalQuadratic(0.8, alpha=1.4), sk.RationalQuadratic(0.8, alpha=1.4)),
+        (
+            1.7 * RBF(0.6) + Constant(0.2),
+            sk.ConstantKernel(1.7) * sk.RBF(0.6) + sk.ConstantKernel(0.2),
+        ),
+        (Linear(1.0), sk.DotProduct(sigma_0=0.0)),
+    ],
+    ids=lambda k: type(k).__name__,
+)
+def test_against_scikit_learn(ours, theirs):
+    expected = torch.as_tensor(theirs(X.numpy(), Z.numpy()), dtype=FLOAT)
+    close(ours(X, Z), expected, rtol=1e-11, atol=1e-12)
+
+
+def test_large_offsets_do_not_spoil_distances():
+    kernel = RBF(0.5)
+    close(kernel(X + 1e6, Z + 1e6), kernel(X, Z), rtol=1e-7, atol=1e-8)
+
+
+def test_an_outlier_among_the_training_rows_does_not_spoil_the_others():
+    far = torch.cat([X, torch.full((1, 3), 1e9, dtype=FLOAT)])
+    close(Matern12(0.5)(far)[:-1, :-1], Matern12(0.5)(X), rtol=1e-12, atol=1e-13)
+
+
+def test_float32_distances_are_as_good_as_float32_gets():
+    x = torch.linspace(0, 1000, 2000, dtype=torch.float32)[:, None]
+    exact = torch.exp(-(x.to(FLOAT) - x.to(FLOAT).mT).abs())
+    close(Matern12(1.0).to(dtype=torch.float32)(x).to(FLOAT), exact, rtol=0, atol=1e-4)
+
+
+def test_an_outlier_among_the_test_points_does_not_spoil_the_others():
+    far = torch.cat([Z, torch.full((1, 3), 1e9, dtype=FLOAT)])
+    close(Matern12(0.5)(far, X)[:-1], Matern12(0.5)(Z, X), rtol=1e-12)

@@ -91,6 +91,7 @@ class Pool:
 
     def take(self, workers: Sequence[int], step: Step, names: Sequence[str]) -> list[Any]:
         """Have these workers take a step, in one round; a step that fails leaves nothing behind."""
+        self.check_open()
         try:
             return self.run(workers, lambda worker: self.replay(worker, [step]), names)
         except Exception:

@@ -104,19 +104,19 @@ class Fact(Algorithm):
         low, high = _bounds(layout, len(sizes))
         stepper, rate, good = STEPPERS[self.optimizer], sizes.new_tensor(self.learning_rate), z
         memory = stepper.start(z)
-        best_known = norm = torch.full_like(rate, torch.nan)
+        value = norm = torch.full_like(rate, torch.nan)
         while True:
-            value, gradient = evaluate(z)
-            fine = bool(finite(value, gradient))
+            found, gradient = evaluate(z)
+            fine = bool(finite(found, gradient))
             if fine:
-                best_known, norm, good = value, gradient.norm(), z
+                value, norm, good = found, gradient.norm(), z
                 per_row = gradient / sizes.sum() if self.optimizer == "sgd" else gradient
                 move, memory = stepper.step(memory, per_row, rate)
                 z = torch.clamp(z + move, low, high)
             else:
                 z, rate, memory = good, 0.5 * rate, stepper.start(z)
-            where = layout.join(*_parts(layout, z, len(sizes)))
-            rounds.record(where, best_known, norm, accepted=fine, failed=not fine)
+            vectors = layout.join(*_parts(layout, z, len(sizes)))
+            rounds.record(vectors, value, norm, accepted=fine, failed=not fine)
 
 
 def _parts(layout: Layout, z: Tensor, M: int) -> tuple[Tensor, Tensor]:

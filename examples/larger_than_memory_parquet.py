@@ -33,8 +33,13 @@ with tempfile.TemporaryDirectory() as folder:
         pq.write_table(part(rows // 4, seed), Path(folder) / f"part-{seed}.parquet")
 
     # With engine="ray" the same call has processes on other machines read their share.
-    gp = distgp.DistributedGPRegressor(expert="sparse", n_experts=8, random_state=0)
+    gp = distgp.DistributedGPRegressor(expert="sparse", n_experts=8, n_inducing=64, random_state=0)
     gp.fit_parquet(folder, target="level", missing="drop")
     print(f"{gp.n_experts_} experts with {gp.n_inducing_} inducing inputs")
 
 print("inputs:", ", ".join(gp.feature_names_in_))
+noon = pa.table({"hour": [12.0], "site=north": [1.0], "site=south": [0.0]})
+mean, std = gp.predict(noon, return_std=True)
+print(
+    f"level in the north at noon: {mean[0]:.2f} ± {std[0]:.2f}, without noise the truth is {np.sin(3):.2f}"
+)

@@ -1,7 +1,7 @@
 """Inducing inputs on a sparse grid, for few columns.
 
-Learn here what a level costs before any work is done, and how optimal coefficients (OptiCom) compare
-with those of the combination technique.
+Learn here what a level costs before any work is done, how optimal coefficients (OptiCom) compare with
+those of the combination technique, and how hyperparameters are found once and used again.
 
     python examples/sparse_grid.py [rows]
 """
@@ -26,12 +26,14 @@ def surface(X: np.ndarray) -> np.ndarray:
 X, X_test = rng.uniform(-5, 5, (rows, 2)), rng.uniform(-5, 5, (1000, 2))
 y = surface(X) + 0.1 * rng.normal(size=rows)
 
+trained = distgp.SparseGridGP(level=4, box=(-5, 5), n_iter=20).fit(X, y)
+settings = {"kernel": trained.kernel_, "noise": trained.noise_, "training": None, "box": (-5, 5)}
 for level in (3, 4, 5):
     cost = distgp.SparseGridGP(level=level).describe(*X.shape)
     errors = {}
     for combination in ("ct", "opticom"):
-        gp = distgp.SparseGridGP(level=level, combination=combination, box=(-5, 5), n_iter=20)
-        errors[combination] = metrics.rmse(surface(X_test), gp.fit(X, y).predict(X_test))
+        gp = distgp.SparseGridGP(level=level, combination=combination, **settings).fit(X, y)
+        errors[combination] = metrics.rmse(surface(X_test), gp.predict(X_test))
     print(
         f"level {level}: {cost.grids} grids, {cost.union} points, RMSE {errors['ct']:.3f} with the "
         f"combination technique, {errors['opticom']:.3f} with OptiCom"

@@ -38,7 +38,18 @@ QUANTITIES = {
     "nlpd": "NLPD",
     "w2": "2-Wasserstein distance to the full GP",
 }
+METHODS = {
+    "exact": (
+        "poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "opt-local", "two-level",
+    ),
+    "sparse": (
+        "poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "opt-local", "two-level",
+        "pooled",
+    ),
+}  # fmt: skip
+"""The aggregators of each kind of expert."""
 DRAWN = ("poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "two-level", "pooled")
+"""The aggregators in the pictures, each with its own colour."""
 
 
 class Synthetic(Study):
@@ -70,9 +81,7 @@ class Synthetic(Study):
         theta, expert = self.parameters(data, device), distgp.EXPERTS[self.kind]()
         shards = random_shards(data, cell["M"], cell["seed"])
         ensemble = Ensemble.condition(expert, theta, shards)
-        aggregators = {name: make() for name, make in distgp.AGGREGATORS.items()}
-        if self.kind == "exact":
-            aggregators.pop("pooled")
+        aggregators = {name: distgp.AGGREGATORS[name]() for name in METHODS[self.kind]}
 
         def whole() -> Prediction:
             return expert.condition(theta, data).predict(X)

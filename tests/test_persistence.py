@@ -30,9 +30,9 @@ def header_of(path):
 
 
 def every_aggregator():
-    for expert in ("exact", "sparse"):
-        for name in distgp.AGGREGATORS:
-            if (expert, name) != ("exact", "pooled"):
+    for expert in distgp.EXPERTS:
+        for name, kind in distgp.AGGREGATORS.items():
+            if expert in kind.serves:
                 yield expert, name, "auto"
     yield from [
         (e, n, "independent") for e in ("exact", "sparse") for n in ("opt", "grbcm", "rbcm")

@@ -119,11 +119,11 @@ def test_training_finds_short_lengthscales():
         assert gp.score(X, y) > 0.97, expert
 
 
-@pytest.mark.parametrize("expert", ["exact", "sparse"])
+@pytest.mark.parametrize("expert", sorted(distgp.EXPERTS))
 @pytest.mark.parametrize("name", sorted(distgp.AGGREGATORS))
 def test_another_aggregator_needs_no_new_fit(expert, name):
-    if (expert, name) == ("exact", "pooled"):
-        pytest.skip("pooled is for sparse experts")
+    if expert not in distgp.AGGREGATORS[name].serves:
+        pytest.skip(f"{name} does not serve {expert} experts")
     X, y = make_data(200)
     X_new, _ = make_data(20, seed=1)
     labels = np.arange(200) % 4
@@ -352,7 +352,11 @@ BAD_OPTIONS = [
     ({"n_experts": 2.5}, "n_experts must be a positive integer"),
     ({"n_experts": "many"}, "n_experts must be a positive integer or 'auto' or 'cv', got 'many'"),
     ({"expert": "dense"}, "expert must be one of 'exact', 'sparse'"),
-    ({"expert": "sparse", "n_inducing": 0}, "n_inducing must be a positive integer"),
+    (
+        {"expert": "sparse", "n_inducing": 0},
+        "sparse experts need inducing inputs, got n_inducing=0: give 1 or more",
+    ),
+    ({"n_inducing": -1}, "n_inducing must be a positive integer"),
     ({"expert": "sparse", "n_inducing": np.ones((3, 5))}, r"inducing inputs of shape \(m, 2\)"),
     ({"aggregation": "best"}, "aggregation must be one of 'poe'.* got 'best'"),
     ({"kernel": "gauss"}, "kernel must be one of 'rbf'.* got 'gauss'"),
@@ -373,7 +377,10 @@ BAD_OPTIONS = [
     ({"engine": "spark"}, "engine must be 'local'"),
     ({"device": "abacus"}, "device 'abacus' is not to be had here"),
     ({"dtype": "float16"}, "dtype must be one of 'float64', 'float32', got 'float16'"),
-    ({"expert": "exact", "n_experts": 2, "aggregation": "pooled"}, "pooled needs sparse experts"),
+    (
+        {"expert": "exact", "n_experts": 2, "aggregation": "pooled"},
+        "pooled cannot combine exact experts; use poe",
+    ),
 ]
 
 
@@ -433,3 +440,74 @@ def test_a_new_expert_needs_rows_for_its_inducing_inputs():
     ).fit(X[:90], y[:90])
     with pytest.raises(ValueError, match="15 inducing inputs needs as many rows at least, got 10"):
         gp.partial_fit(X[90:], y[90:])
+
+
+def test_nearest_experts_through_the_estimator(tmp_path):
+    X, y = make_data(400)
+    gp = DistributedGPRegressor(expert="nearest", n_neighbors=40, n_inducing=20).fit(X, y)
+    assert gp.aggregation_.name == "nearest" and gp.n_inducing_ == 20 and gp.n_experts_ == 1
+    assert gp.score(X, y) > 0.95
+    divided = DistributedGPRegressor(
+        expert="nearest", n_neighbors=40, n_inducing=20, n_experts=5, partition="kmeans"
+    ).fit(X, y)
+    for a, b in zip(divided.predict(X[:30], True), gp.predict(X[:30], True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    gp.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    for option in ({"return_std": True}, {"return_cov": True}):
+        for a, b in zip(again.predict(X[:30], **option), gp.predict(X[:30], **option), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert gp.sample_y(X[:4], 3).shape == (4, 3)
+
+
+def test_nearest_experts_take_new_rows_as_if_they_had_been_there():
+    X, y = make_data(300)
+    options = {"expert": "nearest", "n_inducing": X[:15], "training": None, "normalize": False}
+    options |= {"kernel": 1.0 * distgp.Matern52([0.7, 0.9]), "noise": 0.05, "n_neighbors": 25}
+    whole = DistributedGPRegressor(**options).fit(X, y)
+    parts = DistributedGPRegressor(**options).fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
+    for a, b in zip(parts.predict(X[:30], True), whole.predict(X[:30], True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["npae", "opt", "two-level", "pooled"])
+def test_aggregators_that_cannot_serve_nearest_experts_are_refused_before_any_work(name):
+    X, y = make_data(60)
+    with pytest.raises(
+        ValueError, match=rf"{name} cannot combine nearest experts; use poe, .*nearest"
+    ):
+        DistributedGPRegressor(expert="nearest", aggregation=name).fit(X, y)
+    with pytest.raises(ValueError, match="n_inducing=0"):
+        DistributedGPRegressor(expert="sparse", n_inducing=0).fit(X, y)
+
+
+def test_training_by_nearest_rows_serves_other_experts_too():
+    X, y = make_data(400)
+    for expert in ("exact", "sparse"):
+        gp = DistributedGPRegressor(expert=expert, training="nearest", n_experts=2).fit(X, y)
+        assert gp.score(X, y) > 0.95 and gp.training_.stopped in ("tolerance", "iterations")
+
+
+def test_priors_bounds_fixed_and_warm_start_by_parameter_name():
+    X, y = make_data(200)
+    gp = DistributedGPRegressor(
+        n_experts=2,
+        n_iter=30,
+        fixed=["variance"],
+        bounds={"lengthscale": (0.5, 0.9)},
+        priors={"noise": distgp.training.LogNormal(0.3, 0.01)},
+    ).fit(X, y)
+    found = gp.kernel_.parameters()
+    assert float(found["variance"]) == pytest.approx(1.0)
+    assert float(found["kernel.lengthscale"].min()) >= 0.5 * (1 - 1e-9)
+    assert float(found["kernel.lengthscale"].max()) <= 0.9 * (1 + 1e-9)
+    assert gp.noise_ == pytest.approx(0.3, rel=0.05)
+    with pytest.raises(ValueError, match=r"no parameter 'length'; there are kernel\.variance"):
+        DistributedGPRegressor(bounds={"length": (0.1, 1.0)}).fit(X, y)
+    with pytest.raises(ValueError, match="fixed must be a sequence of parameter names"):
+        DistributedGPRegressor(fixed="noise").fit(X, y)
+    cold = DistributedGPRegressor(n_experts=2, warm_start=True).fit(X, y)
+    rounds, objective = len(cold.training_.history), cold.training_.objective
+    warm = cold.fit(X, y)
+    assert len(warm.training_.history) < rounds
+    assert warm.training_.objective == pytest.approx(objective, rel=1e-3)

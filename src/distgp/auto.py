@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 
-from distgp.aggregation import Aggregator, Ensemble, OptLocal, PoE, Pooled, TwoLevel
+from distgp.aggregation import Aggregator, Ensemble, Nearest, OptLocal, PoE, Pooled, TwoLevel
+from distgp.experts import NearestExpert
 
 EXACT_SHARD = 1_000
 """Rows per exact expert, at most."""
@@ -25,9 +26,11 @@ LARGEST_INDUCING = 1024
 """Inducing inputs at most, where the greedy rule chooses; conditioning costs m² per row."""
 TRAINING_INDUCING = (256, 512)
 """Inducing inputs at most in the two stages of training; they are chosen anew in between."""
+NEAREST_INDUCING = 256
+"""Inducing inputs of the global part of nearest experts."""
 TRAINING_ROWS = 10_000
 """Rows that sparse training looks at, so that its cost does not depend on n."""
-TRAINING = {"exact": "fact", "sparse": "pooled"}
+TRAINING = {"exact": "fact", "sparse": "pooled", "nearest": "nearest"}
 """The method of training by kind of expert: with one shard, or sparse experts, that of a single GP."""
 
 
@@ -36,7 +39,7 @@ def expert(n: int) -> str:
     return "exact" if n <= EXACT_ROWS else "sparse"
 
 
-def number_of_experts(n: int, kind: str, inducing: int) -> int:
+def number_of_experts(n: int, kind: str, inducing: int, workers: int = 1) -> int:
     """The number of experts for n rows.
 
     Parameters
@@ -48,6 +51,9 @@ def number_of_experts(n: int, kind: str, inducing: int) -> int:
         the experts' matrices fit into the memory allowed for them.
     inducing : int
         The number of inducing inputs of sparse experts, at most.
+    workers : int
+        The number of workers. How rows are divided changes nothing for nearest experts, and nothing
+        but the division of work for sparse ones that share all, so that every worker has one.
 
     Returns
     -------
@@ -55,9 +61,11 @@ def number_of_experts(n: int, kind: str, inducing: int) -> int:
     """
     if kind == "exact":
         return math.ceil(n / EXACT_SHARD)
+    if kind == "nearest":
+        return min(workers, n)
     by_rows = math.ceil(n / (SPARSE_SHARD * inducing))
     by_memory = EXPERT_MEMORY // (2 * 8 * inducing**2)
-    return max(1, min(by_rows, by_memory, n))
+    return max(1, min(by_rows, by_memory, n), min(workers, n))
 
 
 def cross_validated_experts(n: int) -> list[int]:
@@ -68,9 +76,12 @@ def cross_validated_experts(n: int) -> list[int]:
 def aggregator(ensemble: Ensemble) -> Aggregator:
     """The aggregator that comes closest to the full GP for these experts.
 
-    Pooled, the full sparse GP itself, where sparse experts share θ and Z; opt-local where
-    hyperparameters differ; two-level otherwise. One exact expert is the full GP, and poe returns it.
+    Nearest for nearest experts that share θ; pooled, the full sparse GP itself, where sparse experts
+    share θ and Z; opt-local where hyperparameters differ; two-level otherwise. One exact expert is
+    the full GP, and poe returns it.
     """
+    if isinstance(ensemble.expert, NearestExpert) and ensemble.shares_hyperparameters:
+        return Nearest()
     if ensemble.shares_inducing:
         return Pooled()
     if ensemble.size == 1:

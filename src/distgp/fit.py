@@ -17,18 +17,26 @@ import torch
 from torch import Tensor
 
 from distgp.aggregation import Aggregator, Ensemble
-from distgp.auto import LARGEST_INDUCING, TRAINING_INDUCING
+from distgp.auto import LARGEST_INDUCING, NEAREST_INDUCING, TRAINING_INDUCING
 from distgp.data import sample
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard, stack, unstack
 from distgp.data.source import placed
 from distgp.engines import Placement
-from distgp.experts import Expert, Parameters, Posterior, SparseExpert, inducing
-from distgp.kernels import Kernel
+from distgp.experts import (
+    Expert,
+    NearestExpert,
+    Parameters,
+    Posterior,
+    SparseExpert,
+    inducing,
+)
+from distgp.kernels import Kernel, coordinates
 from distgp.model import Model
 from distgp.training import (
     Algorithm,
     Independent,
+    NearestRows,
     Prior,
     TrainingResult,
     objective_value,
@@ -45,6 +53,8 @@ SEARCHED = (1.0, 0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start."""
 TOLERANCE = 1e-5
 """Relative change of the objective that ends training: what is left to gain is far below one nat."""
+NEAREST_TOLERANCE = 1e-7
+"""The same for training by nearest rows, whose objective is that of a sample: per row it must be finer."""
 
 
 def fit_model(
@@ -87,9 +97,11 @@ def fit_model(
     if algorithm is not None:
         result = learn(shards, expert, start, algorithm, inducing=inducing, **options)
         theta = result.parameters
+    seed = options.get("seed", 0)
     if isinstance(expert, SparseExpert) and not isinstance(algorithm, Independent):
-        Z = _chosen_inducing(inducing, theta, shards, options.get("seed", 0))
-        theta = replace(theta, inducing=Z)
+        theta = replace(theta, inducing=_chosen_inducing(inducing, theta, shards, seed))
+    if isinstance(expert, NearestExpert):
+        theta = replace(theta, inducing=_global_inducing(inducing, theta, shards, seed))
     ensemble = Ensemble.condition(expert, theta, shards)
     method = aggregation(ensemble)
     return Model(scaling, ensemble, method, method.combine(ensemble), result)
@@ -135,6 +147,8 @@ def learn(
     -------
     TrainingResult
     """
+    if isinstance(algorithm, NearestRows):
+        training_rows, algorithm = None, replace(algorithm, search=search and algorithm.search)
     n = int(sample.sizes(shards).sum())
     share = 1.0 if training_rows is None else min(1.0, training_rows / n)
     rows = sample.sampled(shards, share, seed)
@@ -146,6 +160,9 @@ def learn(
         "tolerance": TOLERANCE,
         "verbose": verbose,
     }
+    if isinstance(algorithm, NearestRows):
+        options["tolerance"] = NEAREST_TOLERANCE
+        return train(algorithm, expert, start, rows, **options)
     sparse = isinstance(expert, SparseExpert)
     if sparse:
         start = replace(start, inducing=_spread_inducing(inducing, rows, seed))
@@ -292,6 +309,27 @@ def _chosen_inducing(
         return Z
     # While training goes on, twice what the rule asks for: room for shorter lengthscales.
     return inducing.first_greedy(X, theta.kernel, min(m, 2 * len(Z)), seed)
+
+
+def _global_inducing(
+    given: Inducing, theta: Parameters, shards: Placement[Shard], seed: int
+) -> Tensor | None:
+    """Inducing inputs of the global part of nearest experts: k-means centres in units of θ.
+
+    In units of the lengthscales, so that columns on which little depends do not spread them out.
+    """
+    if isinstance(given, Tensor):
+        return given
+    m = NEAREST_INDUCING if given == "auto" else given
+    if m == 0 or theta.batch:
+        return None
+    X = sample.drawn(shards, max(inducing.SAMPLE, 4 * m), seed).X
+    located = coordinates(theta.kernel, X)
+    scale = torch.ones_like(X[0])
+    if located is not None and located.shape == X.shape:
+        scale = (located.std(0) / X.std(0)).nan_to_num(1.0, 1.0, 1.0).clamp_min(1e-6)
+    m = min(m, len(torch.unique(X, dim=0)))
+    return inducing.kmeans(X * scale, m, seed) / scale
 
 
 def _own_inducing(

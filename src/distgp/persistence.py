@@ -26,6 +26,7 @@ from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
 from distgp.aggregation.gram import Basis
 from distgp.aggregation.marginals import AugmentedCombined, AugmentedExperts, MarginalCombined
+from distgp.aggregation.nearest import NearestCombined
 from distgp.aggregation.nested import NestedCombined
 from distgp.aggregation.opt_local import LocalCombined
 from distgp.aggregation.pooled import PooledCombined
@@ -35,11 +36,13 @@ from distgp.engines import LocalPlacement
 from distgp.experts import (
     EXPERTS,
     ExactPosterior,
+    NearestPosterior,
     Parameters,
     Posterior,
     SparsePosterior,
     SparseSums,
 )
+from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
 from distgp.files import whole
 from distgp.model import Model
@@ -60,6 +63,7 @@ NAMES: dict[str, type] = {
     "parameters": Parameters,
     "posterior/exact": ExactPosterior,
     "posterior/sparse": SparsePosterior,
+    "posterior/nearest": NearestPosterior,
     "posterior/sparse/sums": SparseSums,
     "posterior/sparse/factors": SparseFactors,
     "training": TrainingResult,
@@ -79,6 +83,8 @@ NAMES: dict[str, type] = {
     "combined/weighted": WeightedCombined,
     "combined/opt-local": LocalCombined,
     "combined/pooled": PooledCombined,
+    "combined/nearest": NearestCombined,
+    "combined/nearest/global": GlobalPart,
     "variance/weighted": variance.Weighted,
     "variance/printed": variance.Printed,
     "variance/mixture": variance.Mixture,

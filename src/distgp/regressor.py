@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from distgp import auto
-from distgp.aggregation import AGGREGATORS, GRBCM, Aggregator, Combined, Ensemble
+from distgp.aggregation import (
+    AGGREGATORS,
+    GRBCM,
+    AggregationError,
+    Aggregator,
+    Combined,
+    Ensemble,
+)
 from distgp.data import parquet
 from distgp.data.partition import PARTITIONS, Partition, split, with_communication
 from distgp.data.scaling import Scaling
@@ -42,7 +50,7 @@ from distgp.estimator import (
     starting_parameters,
     tensor_like,
 )
-from distgp.experts import EXPERTS, Expert, Parameters, SparseExpert
+from distgp.experts import EXPERTS, Expert, NearestExpert, Parameters, SparseExpert
 from distgp.fit import Inducing, fit_model, new_expert
 from distgp.kernels import KERNELS, Kernel
 from distgp.model import Model
@@ -52,7 +60,9 @@ from distgp.training import ALGORITHMS, Algorithm, Prior
 def _inducing_inputs(name: str, value: Any) -> None:
     """A number of inducing inputs, or the inputs themselves, whose width `fit` checks."""
     if np.ndim(value) == 0:
-        a_count("auto")(name, value)
+        fine = isinstance(value, Integral) and not isinstance(value, bool) and int(value) == 0
+        if not fine:  # 0: nearest experts without a global part
+            a_count("auto")(name, value)
 
 
 def _partition(name: str, value: Any) -> None:
@@ -86,18 +96,23 @@ class DistributedGPRegressor(GPEstimator):
 
     Parameters
     ----------
-    expert : {"auto", "exact", "sparse"} or Expert, default="auto"
+    expert : {"auto", "exact", "sparse", "nearest"} or Expert, default="auto"
         The kind of expert. "auto" takes exact experts up to 20,000 rows and sparse ones beyond.
+        "nearest" conditions every point on the rows that are nearest to it, with a global sparse part.
     n_experts : int, "auto" or "cv", default="auto"
         The number of experts. "auto": exact experts have at most 1,000 rows, sparse ones 32 rows per
         inducing input. "cv": the best of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold
         cross-validation.
     n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
         For sparse experts: the number of inducing inputs, or the inputs themselves. "auto" chooses by
-        the greedy rule, at most 1,024.
+        the greedy rule, at most 1,024. For nearest experts: of the global part, 256 by default, 0 for
+        none.
+    n_neighbors : int, default=128
+        For nearest experts: the number of rows that each predicted point is conditioned on.
     aggregation : str or Aggregator, default="auto"
         A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
-        parameters, opt-local where hyperparameters differ, two-level otherwise.
+        parameters, nearest for nearest experts, opt-local where hyperparameters differ, two-level
+        otherwise.
     kernel : str or Kernel, default="matern52"
         A kernel, or a name in `distgp.KERNELS`, which gets one lengthscale per column and a signal
         variance. Its values are where training starts.
@@ -107,7 +122,7 @@ class DistributedGPRegressor(GPEstimator):
         How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
     training : str, Algorithm or None, default="auto"
         A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters as given. "auto":
-        pooled for sparse experts, fact for exact ones.
+        pooled for sparse experts, nearest for nearest ones, fact for exact ones.
     n_iter : int, optional
         The number of rounds of training, at most; by default the method's own.
     learning_rate : float, optional
@@ -177,6 +192,7 @@ class DistributedGPRegressor(GPEstimator):
         "expert": a_name(EXPERTS, Expert, "auto"),
         "n_experts": a_count("auto", "cv"),
         "n_inducing": _inducing_inputs,
+        "n_neighbors": a_count(),
         "aggregation": a_name(AGGREGATORS, Aggregator, "auto"),
         "kernel": a_name(KERNELS, Kernel),
         "noise": a_positive_number("a positive, finite variance"),
@@ -201,6 +217,7 @@ class DistributedGPRegressor(GPEstimator):
         expert: str | Expert = "auto",
         n_experts: int | str = "auto",
         n_inducing: Any = "auto",
+        n_neighbors: int = 128,
         aggregation: str | Aggregator = "auto",
         kernel: str | Kernel = "matern52",
         noise: float = 0.1,
@@ -223,6 +240,7 @@ class DistributedGPRegressor(GPEstimator):
         self.expert = expert
         self.n_experts = n_experts
         self.n_inducing = n_inducing
+        self.n_neighbors = n_neighbors
         self.aggregation = aggregation
         self.kernel = kernel
         self.noise = noise
@@ -544,7 +562,29 @@ class DistributedGPRegressor(GPEstimator):
 
     def _expert(self, n: int) -> Expert:
         name = auto.expert(n) if is_auto(self.expert) else self.expert
-        return by_name("expert", name, EXPERTS, Expert)
+        expert = by_name("expert", name, EXPERTS, Expert)
+        if isinstance(expert, NearestExpert) and isinstance(name, str):
+            expert = replace(expert, n_neighbors=int(self.n_neighbors))
+        none = (
+            np.ndim(self.n_inducing) == 0 and not is_auto(self.n_inducing) and self.n_inducing == 0
+        )
+        if none and isinstance(expert, SparseExpert):
+            raise ValueError(
+                "sparse experts need inducing inputs, got n_inducing=0: give 1 or more"
+            )
+        self._check_serves(expert)
+        return expert
+
+    def _check_serves(self, expert: Expert) -> None:
+        """Refuse an aggregator that cannot serve these experts, before any work is done."""
+        if is_auto(self.aggregation):
+            return
+        method = by_name("aggregation", self.aggregation, AGGREGATORS, Aggregator)
+        if expert.name not in method.serves:
+            able = [name for name, kind in AGGREGATORS.items() if expert.name in kind.serves]
+            raise AggregationError(
+                f"{method.name} cannot combine {expert.name} experts; use {', '.join(able)} or 'auto'"
+            )
 
     def _aggregator(self, ensemble: Ensemble) -> Aggregator:
         if is_auto(self.aggregation):
@@ -630,9 +670,7 @@ class DistributedGPRegressor(GPEstimator):
             return int(asked)
         m: Any = self.n_inducing
         largest = auto.LARGEST_INDUCING if is_auto(m) else len(m) if np.ndim(m) else int(m)
-        found = auto.number_of_experts(n, expert.name, largest)
-        # Sparse experts that share all are divided at no loss: let every worker have one.
-        return max(found, min(workers, n)) if isinstance(expert, SparseExpert) else found
+        return auto.number_of_experts(n, expert.name, max(1, largest), workers)
 
     def _labels(self, n: int) -> np.ndarray | None:
         """Labels as given, made 0 … M − 1; None where the partition is a name or an object."""

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SAYS = {
-    "first_regression": "predicts the same: True",
+    "first_regression": "the loaded model predicts the same: True",
     "compare_aggregators": "two-level predicts",
     "own_kernel_and_priors": "found: ",
     "larger_than_memory_parquet": "inputs: hour, site=north, site=south",

@@ -33,6 +33,7 @@ from distgp.aggregation import (
     Aggregator,
     Ensemble,
     GPoE,
+    Nearest,
     Opt,
     OptLocal,
     OptPrinted,
@@ -40,9 +41,9 @@ from distgp.aggregation import (
     Pooled,
     TwoLevel,
 )
-from distgp.data import RandomPartition, split
+from distgp.data import RandomPartition, split, unstack
 from distgp.engines import LocalPlacement
-from distgp.experts import ExactExpert, Parameters, SparseExpert, base
+from distgp.experts import ExactExpert, NearestExpert, Parameters, SparseExpert, base
 from distgp.kernels import RBF, Linear
 
 pytestmark = [
@@ -75,12 +76,15 @@ OPTIONS: dict[str, list[Aggregator]] = {
     "opt-local": [OptLocal(), OptLocal(ridge=0.0, n_eval=30)],
     "two-level": [TwoLevel(n_central=15), TwoLevel(n_central=15, variance="nested")],
     "pooled": [Pooled()],
+    "nearest": [Nearest()],
 }
 EVERY = list(itertools.chain(*OPTIONS.values()))
 
 
 def serves(aggregator: Aggregator, kind: str) -> bool:
     """Which aggregator serves which experts, as the documentation says."""
+    if aggregator.name == "nearest":  # tests/aggregation/test_nearest.py has its laws
+        return False
     if kind not in COMMON:
         marginal = aggregator.name in ("poe", "gpoe", "bcm", "rbcm", "grbcm", "opt-local")
         return marginal or (
@@ -146,6 +150,9 @@ def test_two_hundred_experts(name, kind):
 def test_finite_and_positive_whatever_the_sizes(name, M, extra, d, noise, seed):
     kind = "shared Z" if name == "pooled" else "exact"
     ensemble, data = build(kind, M, n=M + extra, d=d, noise=noise, seed=seed)
+    if name == "nearest":
+        shards = unstack(ensemble.placement.gather().items[0].rows_held())
+        ensemble = Ensemble.condition(NearestExpert(9, 5), ensemble.parameters, shards)
     out = OPTIONS[name][0].combine(ensemble).predict(ensemble, torch.cat([data.X, far(d, 2.0)]))
     assert bool(torch.isfinite(out.mean).all() & torch.isfinite(out.variance).all())
     assert bool((out.variance > 0).all())
@@ -308,7 +315,9 @@ def test_where_the_prior_vanishes_nothing_breaks(aggregator, name):
     pooled = aggregator.name == "pooled"
     theta = Parameters.of(kernel, 0.1, inputs(5, 2, 5) if pooled else None)
     shards = split(data, RandomPartition().assign(data.X.numpy(), 3, 0))
-    ensemble = Ensemble.condition(SparseExpert() if pooled else ExactExpert(), theta, shards)
+    special = {"pooled": SparseExpert(), "nearest": NearestExpert(9, 5)}
+    expert = special.get(aggregator.name, ExactExpert())
+    ensemble = Ensemble.condition(expert, theta, shards)
     out = aggregator.combine(ensemble).predict(ensemble, torch.zeros(2, 2, dtype=FLOAT))
     assert bool(torch.isfinite(out.mean).all())
     assert bool((torch.isfinite(out.variance) & (out.variance > 0)).all())

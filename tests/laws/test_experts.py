@@ -34,7 +34,7 @@ def parameters(d: int, m: int = 12, seed: int = 5) -> Parameters:
 
 
 def test_discovery_agrees_with_the_registry():
-    assert {e.name for e in concrete(Expert)} == EXPERTS.keys() == {"exact", "sparse"}
+    assert {e.name for e in concrete(Expert)} == EXPERTS.keys() == {"exact", "sparse", "nearest"}
 
 
 @ALL
@@ -158,7 +158,7 @@ def test_mean_only_does_no_variance_work(expert, monkeypatch):
     monkeypatch.setattr(linalg, "solve_lower", counted)
     monkeypatch.setattr(Scale, "diag", forbidden)
     close(posterior.mean(X), full.mean, rtol=0, atol=0)
-    assert len(solves) == (0 if expert.name == "exact" else 1)  # sparse: v(x), once
+    assert len(solves) == (0 if expert.name == "exact" else 1)  # others: v(x), once
 
 
 @ALL

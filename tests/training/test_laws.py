@@ -24,6 +24,7 @@ from distgp.training import (
     Layout,
     LogNormal,
     Message,
+    NearestRows,
     Objective,
     PooledBound,
     train,
@@ -84,7 +85,8 @@ def same(a, b, rtol=1e-9, atol=1e-9):
 
 
 def test_every_algorithm_is_tried():
-    assert set(ALGORITHMS.values()) == set(concrete(Algorithm)) == {type(a) for a in QUICK}
+    tried = {type(a) for a in QUICK} | {NearestRows}  # tests/training/test_nearest.py has its laws
+    assert set(ALGORITHMS.values()) == set(concrete(Algorithm)) == tried
 
 
 @KINDS

@@ -4,6 +4,7 @@ from distgp.aggregation.base import AggregationError, Aggregator, Combined, Weig
 from distgp.aggregation.committees import BCM, GRBCM, RBCM, GPoE, PoE
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import MarginalAggregator
+from distgp.aggregation.nearest import Nearest
 from distgp.aggregation.nested import NPAE
 from distgp.aggregation.opt_local import OptLocal
 from distgp.aggregation.optimal import Opt, OptPrinted
@@ -13,7 +14,20 @@ from distgp.aggregation.variance import CentralWarning
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     kind.name: kind
-    for kind in (PoE, GPoE, BCM, RBCM, GRBCM, NPAE, Opt, OptPrinted, OptLocal, TwoLevel, Pooled)
+    for kind in (
+        PoE,
+        GPoE,
+        BCM,
+        RBCM,
+        GRBCM,
+        NPAE,
+        Opt,
+        OptPrinted,
+        OptLocal,
+        TwoLevel,
+        Pooled,
+        Nearest,
+    )
 }
 
 __all__ = [
@@ -29,6 +43,7 @@ __all__ = [
     "Ensemble",
     "GPoE",
     "MarginalAggregator",
+    "Nearest",
     "Opt",
     "OptLocal",
     "OptPrinted",

@@ -35,6 +35,8 @@ class Aggregator(ABC):
     """A way to make one posterior out of many, with its options."""
 
     name: ClassVar[str]
+    serves: ClassVar[tuple[str, ...]] = ("exact", "sparse")
+    """The kinds of experts that it can combine."""
 
     @abstractmethod
     def combine(self, ensemble: Ensemble) -> Combined:

@@ -16,10 +16,17 @@ import torch
 from torch import Tensor
 
 from distgp.data import sample
-from distgp.data.shard import Shard
+from distgp.data.shard import Shard, unstack
 from distgp.data.source import placed
 from distgp.engines import LocalPlacement, Placement
-from distgp.experts import ExactExpert, ExactPosterior, Expert, Parameters, Posterior
+from distgp.experts import (
+    ExactExpert,
+    Expert,
+    NearestExpert,
+    Parameters,
+    Posterior,
+    SparseExpert,
+)
 
 Result = TypeVar("Result")
 WIDE = torch.float64
@@ -120,7 +127,16 @@ class Ensemble:
         """
         if isinstance(self.placement, LocalPlacement):
             return self
-        return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows))))
+        return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows)))).joined()
+
+    def joined(self) -> Ensemble:
+        """Nearest experts of this process that share θ as one batch, so that their rows are one set."""
+        shared = self.shares_hyperparameters and not self.parameters.inducing_batch
+        if not isinstance(self.expert, NearestExpert) or not shared or len(self.placement) == 1:
+            return self
+        items = self.placement.gather().items
+        shards = [shard for item in items for shard in unstack(item.rows_held())]
+        return Ensemble.condition(self.expert, self.parameters, shards)
 
     def extended(self, posterior: Posterior) -> Ensemble:
         """The same ensemble with more experts, all of them in this process.
@@ -136,7 +152,7 @@ class Ensemble:
         """
         if len(posterior.batch) != 1:
             raise ValueError("an ensemble needs a batched posterior: condition on stack([shard])")
-        if isinstance(posterior, ExactPosterior) is not self.exact:
+        if type(posterior) is not type(self.placement.gather().items[0]):
             raise ValueError("the experts of an ensemble must be of one kind")
         new = posterior.parameters.to(dtype=self.parameters.noise.dtype)
         items = (*self.placement.gather().items, posterior)
@@ -145,7 +161,7 @@ class Ensemble:
             (*self.counts, posterior.count),
             self.parameters.joined(new),
             self.expert,
-        )
+        ).joined()
 
     @property
     def size(self) -> int:
@@ -165,7 +181,8 @@ class Ensemble:
     @property
     def shares_inducing(self) -> bool:
         """Whether the experts are sparse, with the same kernel, noise and inducing inputs."""
-        return not self.exact and self.shares_hyperparameters and not self.parameters.inducing_batch
+        sparse = isinstance(self.expert, SparseExpert)
+        return sparse and self.shares_hyperparameters and not self.parameters.inducing_batch
 
     def prior(self, X: Tensor) -> Tensor:
         """k(x, x) in the dtype of X, where the experts share the kernel."""

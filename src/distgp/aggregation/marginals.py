@@ -17,7 +17,14 @@ from distgp.aggregation.base import Aggregator, Combined, Pointwise, Space, chec
 from distgp.aggregation.ensemble import Ensemble
 from distgp.data.shard import Shard, unstack
 from distgp.engines import LocalPlacement, Placement
-from distgp.experts import ExactExpert, Posterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts import (
+    ExactExpert,
+    NearestPosterior,
+    Posterior,
+    Prediction,
+    SparsePosterior,
+    SparseSums,
+)
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import row_sums
 
@@ -56,6 +63,7 @@ class Marginals:
 class MarginalAggregator(Aggregator):
     """An aggregator that needs the experts' means and variances at the test points, no more."""
 
+    serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
     space: Space
 
     def __post_init__(self) -> None:
@@ -191,7 +199,8 @@ def _augment(
             SparsePosterior.of(theta, Lu, both), SparsePosterior.of(theta, Lu, common)
         )
     assert isinstance(message, Shard)
-    expert, rows = ExactExpert(), posterior.rows_held()[skip:]
+    expert = posterior.expert if isinstance(posterior, NearestPosterior) else ExactExpert()
+    rows = posterior.rows_held()[skip:]
     # Where hyperparameters differ, each expert sees the communication shard through its own.
     return AugmentedExperts(
         expert.condition(theta, message.join(rows)), expert.condition(theta, message)

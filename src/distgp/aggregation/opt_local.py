@@ -46,6 +46,7 @@ class OptLocal(Aggregator):
     """
 
     name: ClassVar[str] = "opt-local"
+    serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
     ridge: float = 10.0
     n_eval: int | None = None
     seed: int = 0

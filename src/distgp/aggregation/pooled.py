@@ -22,6 +22,7 @@ class Pooled(Aggregator):
     """
 
     name: ClassVar[str] = "pooled"
+    serves: ClassVar[tuple[str, ...]] = ("sparse",)
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """Add the sums of all shards."""

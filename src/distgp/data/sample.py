@@ -88,6 +88,32 @@ def central(placement: Placement[Any], size: int, seed: int) -> Shard:
     return concatenate([offer.rows for offer in offers]).take(order)
 
 
+def drawn(placement: Placement[Any], size: int, seed: int) -> Shard:
+    """Draw random rows from all rows together: the same for any division of them into shards.
+
+    Parameters
+    ----------
+    placement : Placement
+        Shards, or experts that still hold theirs.
+    size : int
+        The number of rows; all rows where there are fewer.
+    seed : int
+        The seed of the draw.
+
+    Returns
+    -------
+    Shard
+        The rows with the lowest priorities, in that order, in this process.
+    """
+    offers = concatenate(placement.map(_lowest, size, seed))
+    return offers.take(row_priority(offers.rows, seed).argsort()[:size])
+
+
+def _lowest(item: HoldsRows, size: int, seed: int) -> Shard:
+    rows = item.rows_held().flatten().without_padding()
+    return rows.take(row_priority(rows.rows, seed).argsort()[:size])
+
+
 def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
     """`central` for shards of this process; the size must not exceed the number of rows."""
     shards = [shard.without_padding() for shard in shards]

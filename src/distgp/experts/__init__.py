@@ -3,16 +3,21 @@
 from distgp.experts import inducing
 from distgp.experts.base import Expert, Posterior, Prediction
 from distgp.experts.exact import ExactExpert, ExactPosterior
+from distgp.experts.nearest import NearestExpert, NearestPosterior
 from distgp.experts.parameters import Parameters
 from distgp.experts.sparse import SparseExpert, SparsePosterior, SparseSums
 
-EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (ExactExpert, SparseExpert)}
+EXPERTS: dict[str, type[Expert]] = {
+    kind.name: kind for kind in (ExactExpert, SparseExpert, NearestExpert)
+}
 
 __all__ = [
     "EXPERTS",
     "ExactExpert",
     "ExactPosterior",
     "Expert",
+    "NearestExpert",
+    "NearestPosterior",
     "Parameters",
     "Posterior",
     "Prediction",

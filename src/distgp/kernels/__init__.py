@@ -2,6 +2,7 @@
 
 from distgp.kernels.algebra import Product, Scale, Sum
 from distgp.kernels.base import Kernel, ParameterError
+from distgp.kernels.coordinates import coordinates
 from distgp.kernels.nondecaying import Constant, Linear, Periodic
 from distgp.kernels.separable import factors, separable
 from distgp.kernels.stationary import (
@@ -38,6 +39,7 @@ __all__ = [
     "Scale",
     "Stationary",
     "Sum",
+    "coordinates",
     "factors",
     "separable",
 ]

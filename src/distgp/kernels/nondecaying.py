@@ -102,8 +102,8 @@ class Periodic(Kernel):
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Evaluate the RBF kernel of the embedded inputs."""
-        A = self._embed(X1)
-        B = A if X2 is X1 else self._embed(X2)
+        A = self.embedded(X1)
+        B = A if X2 is X1 else self.embedded(X2)
         return (-0.5 * squared_distance(A, B)).exp_()
 
     def diag(self, X: Tensor) -> Tensor:
@@ -112,7 +112,8 @@ class Periodic(Kernel):
         shape = torch.broadcast_shapes(X.shape[:-1], batch)
         return torch.ones(shape, dtype=X.dtype, device=X.device)
 
-    def _embed(self, X: Tensor) -> Tensor:
+    def embedded(self, X: Tensor) -> Tensor:
+        """The active columns on circles, (cos 2πx/p, sin 2πx/p) / ℓ."""
         X = select(X, self.active_dims, self.lengthscale, self.period)
         angle = X * (2.0 * math.pi / self.period[..., None, :])
         scale = self.lengthscale[..., None, :]

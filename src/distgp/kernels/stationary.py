@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
 
@@ -33,7 +35,7 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
         (*batch, n1, n2), in the dtype of A.
     """
     dtype, (A, B) = A.dtype, (A.to(torch.float64), B.to(torch.float64))
-    centre = B.detach().median(-2, keepdim=True).values
+    centre = _middle(B.detach())
     A, B = A - centre, B - centre
     shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
     a = A.square().sum(-1, keepdim=True) * shrink
@@ -41,6 +43,24 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
     right = torch.cat([B, torch.ones_like(b), b], -1)
     return _product(left, right).clamp_min(0.0).to(dtype)
+
+
+SMALL_SET = 256
+"""Rows up to which the middle of a set in a batch is that of three of its rows."""
+
+
+def _middle(B: Tensor) -> Tensor:
+    """A point in the middle of the rows of B (*batch, n, d), column by column, (*batch, 1, d).
+
+    The median, so that outliers do not move it. Of many small sets (neighbourhoods of rows), the
+    median of the first, a middle and the last row, which costs far less.
+    """
+    n = B.shape[-2]
+    if B.ndim == 2 or n > SMALL_SET:
+        return B.median(-2, keepdim=True).values
+    first, middle, last = B[..., :1, :], B[..., n // 2 : n // 2 + 1, :], B[..., -1:, :]
+    low, high = torch.minimum(first, last), torch.maximum(first, last)
+    return torch.maximum(low, torch.minimum(high, middle))
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -57,6 +77,42 @@ def safe_sqrt(square: Tensor) -> Tensor:
     return square.clamp_min(tiny).sqrt()
 
 
+class ShapeOfDistance(torch.autograd.Function):
+    """shape(r²) for all pairs of rows of A and B, with the derivative written by hand.
+
+    One pass over the matrix gives the kernel and S = ∂shape/∂r²; with the incoming gradient G and
+    W = G ∘ S the derivative is 2(a_i Σ_j W_ij − Σ_j W_ij b_j) in a_i, and likewise in b_j: two matrix
+    products, and no other matrix is kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, B: Tensor, kernel: Stationary) -> Tensor:
+        """Keep the rows and S."""
+        K, slope = kernel.shape_and_slope(squared_distance(A, B))
+        ctx.save_for_backward(A, B, slope)
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, G: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None]:
+        """The formulas above, on rows shifted as in `squared_distance`."""
+        A, B, slope = ctx.saved_tensors
+        W = G * slope
+        centre = _middle(B)
+        if A is B or A.data_ptr() == B.data_ptr():  # both derivatives at once
+            a, both = A - centre, W + W.mT
+            return 2.0 * (a * both.sum(-1, keepdim=True) - both @ a), None, None
+        a, b = A - centre, B - centre
+        in_A = in_B = None
+        if ctx.needs_input_grad[0]:
+            in_A = (2.0 * (a * W.sum(-1, keepdim=True) - W @ b)).sum_to_size(A.shape)
+        if ctx.needs_input_grad[1]:
+            in_B = (2.0 * (b * W.sum(-2)[..., None] - W.mT @ a)).sum_to_size(B.shape)
+        return in_A, in_B, None
+
+
 class Stationary(Kernel):
     """The base class of kernels k(x, x′) = shape(r²) with shape(0) = 1.
 
@@ -71,22 +127,36 @@ class Stationary(Kernel):
     lengthscale: Tensor = field(default=1.0, converter=vector)
     active_dims: tuple[int, ...] | None = field(default=None, converter=columns)
 
+    by_hand: ClassVar[bool] = True
+    """Whether `shape_and_slope` is there: the shape has no parameters of its own."""
+
     @abstractmethod
     def shape(self, square: Tensor) -> Tensor:
         """Compute the kernel from the matrix of r²."""
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Compute shape(r²) for all pairs."""
-        A = self._scaled(X1)
-        B = A if X2 is X1 else self._scaled(X2)
-        return self.shape(squared_distance(A, B))
+        A = self.scaled(X1)
+        B = A if X2 is X1 else self.scaled(X2)
+        if (
+            not self.by_hand
+            or not torch.is_grad_enabled()
+            or not (A.requires_grad or B.requires_grad)
+        ):
+            return self.shape(squared_distance(A, B))
+        return ShapeOfDistance.apply(A, B, self)  # pyright: ignore[reportReturnType]
 
     def diag(self, X: Tensor) -> Tensor:
         """Return ones."""
         batch = torch.broadcast_shapes(X.shape[:-1], (*self.lengthscale.shape[:-1], 1))
         return torch.ones(batch, dtype=X.dtype, device=X.device)
 
-    def _scaled(self, X: Tensor) -> Tensor:
+    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the kernel and its derivative in r², for kernels whose `by_hand` is true."""
+        raise NotImplementedError
+
+    def scaled(self, X: Tensor) -> Tensor:
+        """The active columns in units of the lengthscales, x / ℓ."""
         return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
 
 
@@ -116,6 +186,11 @@ class RBF(Stationary):
         """Compute exp(−r² / 2)."""
         return (-0.5 * square).exp_()
 
+    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute exp(−r² / 2) and −½ exp(−r² / 2)."""
+        K = self.shape(square)
+        return K, -0.5 * K
+
 
 class Matern12(Stationary):
     """The Matérn kernel with ν = 1/2, k = exp(−r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
@@ -139,6 +214,13 @@ class Matern12(Stationary):
     def shape(self, square: Tensor) -> Tensor:
         """Compute exp(−r)."""
         return torch.exp(-safe_sqrt(square))
+
+    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
+        r = safe_sqrt(square)
+        K = torch.exp(-r)
+        apart = square > torch.finfo(square.dtype).tiny
+        return K, torch.where(apart, -0.5 * K / r, 0.0)
 
 
 class Matern32(Stationary):
@@ -165,6 +247,12 @@ class Matern32(Stationary):
         t = math.sqrt(3.0) * safe_sqrt(square)
         return (1.0 + t) * torch.exp(-t)
 
+    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute (1 + t) exp(−t) and −3/2 exp(−t)."""
+        t = square.mul(3.0).sqrt_()
+        decay = t.neg().exp_()
+        return t.add_(1.0).mul_(decay), decay.mul_(-1.5)
+
 
 class Matern52(Stationary):
     """The Matérn kernel with ν = 5/2, k = (1 + √5 r + 5r²/3) exp(−√5 r), r² = Σ_j (x_j − x′_j)² / ℓ_j².
@@ -189,6 +277,14 @@ class Matern52(Stationary):
         t = math.sqrt(5.0) * safe_sqrt(square)
         return (1.0 + t + (5.0 / 3.0) * square) * torch.exp(-t)
 
+    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute (1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
+        t = square.mul(5.0).sqrt_()
+        decay = t.neg().exp_()
+        slope = t.add(1.0).mul_(decay)
+        K = t.square_().mul_(1.0 / 3.0).mul_(decay).add_(slope)
+        return K, slope.mul_(-5.0 / 6.0)
+
 
 class RationalQuadratic(Stationary):
     """The rational quadratic kernel, k = (1 + r² / 2α)^−α, with r² = Σ_j (x_j − x′_j)² / ℓ_j².
@@ -211,6 +307,7 @@ class RationalQuadratic(Stationary):
     RationalQuadratic(lengthscale=[0.8], alpha=1.4)
     """
 
+    by_hand: ClassVar[bool] = False
     alpha: Tensor = field(default=1.0, converter=scalar)
 
     def shape(self, square: Tensor) -> Tensor:

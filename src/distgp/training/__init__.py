@@ -7,13 +7,14 @@ from distgp.training.fedavg import FedAvg
 from distgp.training.fedprox import FedProx
 from distgp.training.independent import Independent
 from distgp.training.layout import Layout
+from distgp.training.nearest import NearestRows
 from distgp.training.objective import Objective, objective_value
 from distgp.training.pooled import PooledBound
 from distgp.training.priors import Gamma, LogNormal, Prior
 from distgp.training.rounds import TrainingWarning, train
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound)
+    kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound, NearestRows)
 }
 """The training algorithms by name."""
 
@@ -29,6 +30,7 @@ __all__ = [
     "Layout",
     "LogNormal",
     "Message",
+    "NearestRows",
     "Objective",
     "PooledBound",
     "Prior",

@@ -1,0 +1,363 @@
+"""How near to the exact GP does conditioning on nearest rows come, and what does it cost?
+
+Four questions, one `--part` each:
+
+truth    Known θ, n = 30,000, against the exact GP of all rows: 2-Wasserstein distance of the latent
+         marginals, beside aggregators of random shards (M = 30).
+trained  θ trained, n = 10⁵ and 10⁶: error and NLPD, lengthscales, coverage, seconds; beside the
+         sparse default and GPyTorch's SVGP at the same and at ten times the time.
+real     The four real tasks, random 80/20 split, one setting for all; beside gradient boosting, SVGP and,
+         where it is installed, GPBoost's Vecchia approximation.
+cost     Seconds and peak memory against n.
+
+Synthetic functions are draws of 2,048 random Fourier features of a Matérn-5/2 kernel with unit signal
+variance on [−1, 1]^d, noise 0.2; "error" is the latent RMSE in units of the noise. `--page` writes
+docs/nearest.md from the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from _measure import peak_memory, write_csv
+from torch import Tensor
+
+import distgp
+from distgp import metrics
+from distgp.aggregation import AGGREGATORS, Ensemble, Nearest
+from distgp.data import RandomPartition, Shard, split
+from distgp.experts import (
+    ExactExpert,
+    NearestExpert,
+    Parameters,
+    Prediction,
+    SparseExpert,
+    inducing,
+)
+
+NOISE = 0.2
+PROBLEMS = ((2, 0.05), (4, 0.25), (4, 0.5), (8, 1.0))
+TRAINED = ((4, 0.25), (8, 1.0), (4, 2.0))
+SVGP_ROWS = 200_000
+"""Rows up to which SVGP gets ten times the time, too."""
+RESULTS = Path(__file__).parent / "results"
+Row = dict[str, object]
+
+
+def fourier(d: int, lengthscale: float, seed: int, device: str) -> Callable[[Tensor], Tensor]:
+    """A random function with the Matérn-5/2 kernel: frequencies are Student-t with 5 degrees."""
+    rng, size = np.random.default_rng(seed), 2048
+    frequency = rng.normal(size=(size, d)) * np.sqrt(5.0 / rng.chisquare(5, size=(size, 1)))
+    W = torch.as_tensor(frequency / lengthscale, device=device)
+    b = torch.as_tensor(rng.uniform(0, 2 * math.pi, size), device=device)
+
+    def f(X: Tensor) -> Tensor:
+        parts = [torch.cos(x @ W.mT + b).sum(-1) for x in X.split(8192)]
+        return torch.cat(parts) * math.sqrt(2.0 / size)
+
+    return f
+
+
+def friedman(X: Tensor) -> Tensor:
+    """Friedman's function of five of ten columns on [−1, 1]^10, in units of its noise times five."""
+    U = 0.5 * (X + 1.0)
+    value = 10 * torch.sin(math.pi * U[:, 0] * U[:, 1]) + 20 * (U[:, 2] - 0.5) ** 2
+    return value + 10 * U[:, 3] + 5 * U[:, 4]
+
+
+def draw(
+    n: int, d: int, lengthscale: float, seed: int, device: str, N: int = 10_000
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
+    """X, y, X_test, f_test, y_test and the noise; lengthscale 0 stands for Friedman's function."""
+    f = friedman if lengthscale == 0 else fourier(d, lengthscale, seed, device)
+    noise = 1.0 if lengthscale == 0 else NOISE
+    rng = np.random.default_rng(seed + 1000)
+    X = torch.as_tensor(rng.uniform(-1, 1, size=(n + N, d)), device=device)
+    value = f(X)
+    y = value + noise * torch.as_tensor(rng.normal(size=n + N), device=device)
+    return X[:n], y[:n], X[n:], value[n:], y[n:], noise
+
+
+def scores(mean: np.ndarray, std: np.ndarray, f: Tensor, y: Tensor, noise: float) -> Row:
+    """Error, NLPD and coverage of observations, from mean and standard deviation of y."""
+    truth, seen = f.cpu().numpy(), y.cpu().numpy()
+    return {
+        "error": metrics.rmse(truth, mean) / noise,
+        "nlpd": metrics.nlpd(seen, mean, np.square(std)),
+        "cover": metrics.coverage(seen, mean, np.square(std), 0.9),
+    }
+
+
+def now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def truth(device: str, n: int) -> Iterator[Row]:
+    """Known θ, against the exact GP of all rows."""
+    for d, lengthscale in PROBLEMS:
+        X, y, X_test, f, y_test, _ = draw(n, d, lengthscale, 0, device, N=2000)
+        kernel = (1.0 * distgp.Matern52([lengthscale] * d)).to(device)
+        data, theta = Shard.of(X, y), Parameters.of(kernel, NOISE**2)
+        full = ExactExpert().condition(theta, data).predict(X_test)
+        base: Row = {"d": d, "lengthscale": lengthscale, "n": n}
+        yield base | {"model": "exact GP of all rows"} | compared(full, full, f, y_test)
+        Z = inducing.kmeans(X, 1024, 0)
+        for k, m in ((50, 0), (50, 1024), (200, 0), (200, 1024)):
+            own = Parameters(kernel, theta.noise, Z if m else None)
+            made = Ensemble.condition(NearestExpert(k, 50), own, [data])
+            out = Nearest().combine(made).predict(made, X_test)
+            yield base | {"model": f"nearest, k = {k}, m = {m}"} | compared(out, full, f, y_test)
+        shards = split(data, RandomPartition().assign(X.cpu().numpy(), 30, 0))
+        exact = Ensemble.condition(ExactExpert(), theta, shards)
+        sparse = Ensemble.condition(SparseExpert(), Parameters(kernel, theta.noise, Z), shards)
+        for name, kind in AGGREGATORS.items():
+            made = sparse if name == "pooled" else exact
+            if name == "nearest" or (name == "npae" and device == "cpu"):
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                out = kind().combine(made).predict(made, X_test)
+            label = f"{name}, {'m = 1,024' if name == 'pooled' else 'M = 30'}"
+            yield base | {"model": label} | compared(out, full, f, y_test)
+
+
+def compared(out: Prediction, full: Prediction, f: Tensor, y: Tensor) -> Row:
+    mean, std = out.mean.cpu().numpy(), (out.variance + NOISE**2).sqrt().cpu().numpy()
+    a, b = (value.cpu() for value in (full.mean, full.variance))
+    w2 = metrics.wasserstein2(out.mean.cpu(), out.variance.cpu(), a, b)
+    return scores(mean, std, f, y, NOISE) | {"w2": w2}
+
+
+def trained(device: str, sizes: tuple[int, ...], seeds: int) -> Iterator[Row]:
+    """θ trained, beside the sparse default and GPyTorch's SVGP."""
+    problems = [*TRAINED, (10, 0.0)]
+    for n in sizes:
+        for seed in range(seeds):
+            for d, lengthscale in problems:
+                X, y, X_test, f, y_test, noise = draw(n, d, lengthscale, seed, device)
+                base: Row = {"n": n, "d": d, "lengthscale": lengthscale, "seed": seed}
+                arrays = [value.cpu().numpy() for value in (X, y, X_test)]
+                begin = now(device)
+                gp = distgp.DistributedGPRegressor(
+                    expert="nearest", n_neighbors=200, n_inducing=256, device=device
+                ).fit(arrays[0], arrays[1])
+                fitted = now(device)
+                mean, std = gp.predict(arrays[2], return_std=True)
+                seconds = now(device) - begin
+                found = gp.kernel_.parameters()["kernel.lengthscale"].cpu().numpy()
+                found = found * gp.models_[0].scaling.x_scale
+                lengths = {"shortest": found.min(), "longest": found.max()}
+                row = scores(mean, std, f, y_test, noise) | {"seconds": seconds}
+                yield base | {"model": "nearest", "fit_s": fitted - begin} | row | lengths
+                if seed:
+                    continue
+                begin = now(device)
+                sparse = distgp.DistributedGPRegressor(expert="sparse", device=device)
+                mean, std = sparse.fit(*arrays[:2]).predict(arrays[2], return_std=True)
+                taken = {"seconds": now(device) - begin}
+                yield (
+                    base | {"model": "sparse default"} | scores(mean, std, f, y_test, noise) | taken
+                )
+                for factor in (1, 10) if n <= SVGP_ROWS else (1,):
+                    made = svgp(X, y, X_test, factor * seconds, device)
+                    if made is not None:
+                        row = scores(*made, f, y_test, noise) | {"seconds": factor * seconds}
+                        yield base | {"model": f"SVGP, {factor} × the time"} | row
+
+
+def svgp(
+    X: Tensor, y: Tensor, X_test: Tensor, seconds: float, device: str, m: int = 1024
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """GPyTorch's SVGP with minibatches of 1,024 for so many seconds; None where it is missing."""
+    try:
+        import gpytorch
+    except ImportError:
+        return None
+    torch.manual_seed(0)
+    dtype = torch.float32
+    x_mean, x_std, y_mean, y_std = X.mean(0), X.std(0), y.mean(), y.std()
+    rows, targets = ((X - x_mean) / x_std).to(dtype), ((y - y_mean) / y_std).to(dtype)
+    points = ((X_test - x_mean) / x_std).to(dtype)
+
+    class Sparse(gpytorch.models.ApproximateGP):
+        def __init__(self, Z: Tensor) -> None:
+            posterior = gpytorch.variational.CholeskyVariationalDistribution(len(Z))
+            super().__init__(
+                gpytorch.variational.VariationalStrategy(
+                    self, Z, posterior, learn_inducing_locations=True
+                )
+            )
+            self.mean = gpytorch.means.ConstantMean()
+            self.kernel = gpytorch.kernels.ScaleKernel(
+                gpytorch.kernels.MaternKernel(2.5, ard_num_dims=Z.shape[-1])
+            )
+
+        def forward(self, x: Tensor) -> object:
+            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
+
+    Z = rows[torch.randperm(len(rows), device=rows.device)[:m]].clone()
+    model, likelihood = Sparse(Z).to(device), gpytorch.likelihoods.GaussianLikelihood().to(device)
+    bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(rows))
+    optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
+    begin = now(device)
+    while now(device) - begin < seconds:
+        which = torch.randint(len(rows), (1024,), device=rows.device)
+        optimizer.zero_grad()
+        loss = -bound(model(rows[which]), targets[which])
+        loss.backward()
+        optimizer.step()
+    model.eval(), likelihood.eval()
+    with torch.no_grad():
+        parts = [likelihood(model(chunk)) for chunk in points.split(4096)]
+    mean = torch.cat([part.mean for part in parts]) * y_std + y_mean
+    std = torch.cat([part.variance for part in parts]).sqrt() * y_std
+    return mean.double().cpu().numpy(), std.double().cpu().numpy()
+
+
+def real(device: str, data: str | None, seeds: int) -> Iterator[Row]:
+    """The four real tasks, random split, one setting for all."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    from experiments.datasets import TASKS
+
+    for name, load in TASKS.items():
+        task = load(data, True)
+        X, y = np.concatenate([task.X, task.X_test]), np.concatenate([task.y, task.y_test])
+        for seed in range(seeds):
+            order = np.random.default_rng(seed).permutation(len(y))
+            test, train = np.split(order, [len(y) // 5])
+            base: Row = {"task": name, "seed": seed, "n": len(train), "d": X.shape[1]}
+            for label, m in (("nearest", 0), ("nearest + global", 256)):
+                begin = now(device)
+                gp = distgp.DistributedGPRegressor(
+                    expert="nearest", n_inducing=m, device=device, random_state=seed
+                ).fit(X[train], y[train])
+                fitted = now(device)
+                mean, std = gp.predict(X[test], return_std=True)
+                taken = {"fit_s": fitted - begin, "seconds": now(device) - begin}
+                yield base | {"model": label} | figures(y[test], mean, std) | taken
+            begin = now(device)
+            sparse = distgp.DistributedGPRegressor(expert="sparse", device=device)
+            mean, std = sparse.fit(X[train], y[train]).predict(X[test], return_std=True)
+            taken = {"seconds": now(device) - begin}
+            yield base | {"model": "sparse default"} | figures(y[test], mean, std) | taken
+            begin = time.perf_counter()
+            boosted = HistGradientBoostingRegressor(random_state=seed).fit(X[train], y[train])
+            mean, spread = boosted.predict(X[test]), held_out_spread(X[train], y[train], seed)
+            taken = {"seconds": time.perf_counter() - begin}
+            std = np.full(len(mean), spread)
+            yield base | {"model": "gradient boosting"} | figures(y[test], mean, std) | taken
+            tensors = [torch.as_tensor(v, device=device) for v in (X[train], y[train], X[test])]
+            if device == "cuda" and not seed and (made := svgp(*tensors, 30.0, device)) is not None:
+                yield base | {"model": "SVGP, 30 s"} | figures(y[test], *made) | {"seconds": 30.0}
+            if (peer := gpboost(X[train], y[train], X[test])) is not None:
+                mean, std, seconds = peer
+                row = figures(y[test], mean, std) | {"seconds": seconds}
+                yield base | {"model": "GPBoost, Vecchia"} | row
+
+
+def held_out_spread(X: np.ndarray, y: np.ndarray, seed: int) -> float:
+    """The standard deviation of boosting's errors on a fifth of the rows held out."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.model_selection import train_test_split
+
+    X, X_out, y, y_out = train_test_split(X, y, test_size=0.2, random_state=seed)
+    model = HistGradientBoostingRegressor(random_state=seed).fit(X, y)
+    return float(np.std(y_out - model.predict(X_out)))
+
+
+def gpboost(
+    X: np.ndarray, y: np.ndarray, X_test: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float] | None:
+    """GPBoost's Vecchia approximation, ARD Matérn-5/2; None where it is not installed."""
+    try:
+        import gpboost as gpb
+    except ImportError:
+        return None
+    x_mean, x_std, y_mean, y_std = X.mean(0), X.std(0), y.mean(), y.std()
+    begin = time.perf_counter()
+    model = gpb.GPModel(
+        gp_coords=(X - x_mean) / x_std,
+        cov_function="matern_ard",
+        cov_fct_shape=2.5,
+        gp_approx="vecchia",
+        likelihood="gaussian",
+    )
+    model.fit(y=(y - y_mean) / y_std)
+    out = model.predict(
+        gp_coords_pred=(X_test - x_mean) / x_std, predict_var=True, predict_response=True
+    )
+    seconds = time.perf_counter() - begin
+    return out["mu"] * y_std + y_mean, np.sqrt(out["var"]) * y_std, seconds
+
+
+def figures(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Row:
+    variance = np.square(std)
+    return {
+        "rmse": metrics.rmse(y, mean),
+        "nlpd": metrics.nlpd(y, mean, variance),
+        "cover": metrics.coverage(y, mean, variance, 0.9),
+    }
+
+
+def cost(device: str, sizes: tuple[int, ...]) -> Iterator[Row]:
+    """Seconds and peak memory of the whole job against n, d = 4."""
+    for m in (0, 256):
+        for n in sizes if m == 0 else [n for n in sizes if n <= 1_000_000]:
+            X, y, X_test, *_ = draw(n, 4, 0.25, 0, device, N=10_000)
+            arrays = [value.cpu().numpy() for value in (X, y, X_test)]
+            del X, y, X_test
+            begin = now(device)
+            gp = distgp.DistributedGPRegressor(expert="nearest", n_inducing=m, device=device)
+            gp.fit(arrays[0], arrays[1])
+            fitted = now(device)
+            gp.predict(arrays[2], return_std=True)
+            done = now(device)
+            peak = torch.cuda.max_memory_allocated() if device == "cuda" else peak_memory()
+            yield {
+                "n": n,
+                "m": m,
+                "fit_s": fitted - begin,
+                "predict_us": (done - fitted) / len(arrays[2]) * 1e6,
+                "peak_gb": peak / 2**30,
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=["truth", "trained", "real", "cost"], required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--data", default=None, help="folder with the UCI files")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    runs = {
+        "truth": lambda: truth(options.device, (options.sizes or [30_000])[0]),
+        "trained": lambda: trained(
+            options.device, tuple(options.sizes or (100_000, 1_000_000)), options.seeds
+        ),
+        "real": lambda: real(options.device, options.data, options.seeds),
+        "cost": lambda: cost(options.device, tuple(options.sizes or (10_000, 100_000, 1_000_000))),
+    }
+    rows = []
+    for row in runs[options.part]():
+        rows.append(row)
+        shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
+        print("  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
+    cuda = options.device == "cuda"
+    machine = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
+    write_csv(rows, options.out / f"nearest-{options.part}-{options.device}.csv", machine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The nearest expert: each row is conditioned on its nearest rows, with or without a global part."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from distgp.data.shard import Shard
+from distgp.experts.base import Expert, Means, Posterior, Prediction
+from distgp.experts.neighborhoods import (
+    GlobalPart,
+    OrderedRows,
+    joint_covariance,
+    negative_log_likelihood,
+)
+from distgp.experts.parameters import Parameters
+
+NO_COEFFICIENTS = (
+    "experts of nearest rows condition every point on other rows, so this aggregator cannot use them: "
+    "take nearest, poe, gpoe, bcm, rbcm, grbcm or opt-local"
+)
+
+
+@dataclass(frozen=True)
+class NearestExpert(Expert):
+    """A GP that conditions each row on its nearest rows: O(nk³) time, O(nm) memory.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=128
+        k at prediction: the rows that each point is conditioned on.
+    n_conditioning : int, default=50
+        k for the sums of the global part and in training, where every row is conditioned on as many
+        rows before it.
+    """
+
+    name: ClassVar[str] = "nearest"
+    n_neighbors: int = 128
+    n_conditioning: int = 50
+
+    def __post_init__(self) -> None:
+        for name in ("n_neighbors", "n_conditioning"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def entries(self, n: int) -> int:
+        """Entries of all neighbourhoods of a shard together."""
+        return n * (min(n, self.n_conditioning) + 1) ** 2
+
+    def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
+        """−log p(y) of Vecchia's approximation, with the global part where θ has inducing inputs."""
+        values = [self._objective(theta, one) for theta, one in _each(parameters, shard)]
+        return torch.stack(values) if _batch(parameters, shard) else values[0]
+
+    def _objective(self, parameters: Parameters, shard: Shard) -> Tensor:
+        rows = OrderedRows(parameters, shard)
+        with torch.no_grad():
+            place = torch.arange(len(rows.X), device=rows.X.device)
+            k = min(self.n_conditioning, max(1, len(place) - 1))
+            _, index = rows.search.nearest_before(rows.search.coordinates, place, k)
+            index = torch.cat([index, place[:, None]], -1)
+            real, at = index >= 0, index.clamp_min(0)
+        V = rows.V
+        return negative_log_likelihood(
+            rows.parameters, rows.X[at], rows.y[at], None if V is None else V[at], real
+        )
+
+    def condition(self, parameters: Parameters, shard: Shard) -> NearestPosterior:
+        """Keep the rows: what depends on all of them is computed when it is first needed."""
+        return NearestPosterior(parameters, shard, self)
+
+
+@dataclass(frozen=True, eq=False)
+class NearestPosterior(Posterior):
+    """f given a shard, by the nearest rows of each point and the global part of the shard.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ; inducing inputs make a global part.
+    shard : Shard
+        The rows, which every prediction needs.
+    expert : NearestExpert
+        The numbers of neighbours.
+    """
+
+    parameters: Parameters
+    shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
+    expert: NearestExpert
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the fields, but not what each process computes for itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def entries(self) -> int:
+        """A number per expert: the neighbourhoods are worked on in chunks of their own."""
+        return max(1, math.prod(self.batch))
+
+    @property
+    def batch(self) -> torch.Size:
+        """One entry per expert."""
+        return _batch(self.parameters, self.shard)
+
+    @cached_property
+    def flat(self) -> OrderedRows:
+        """The rows of all experts of the batch as one set; θ must be shared."""
+        return OrderedRows(self.parameters, self.shard)
+
+    @cached_property
+    def ordered(self) -> list[tuple[OrderedRows, GlobalPart | None]]:
+        """Per expert, its rows in their order and the posterior of its global part."""
+        found = []
+        with torch.no_grad():
+            for theta, shard in _each(self.parameters, self.shard):
+                rows, part = OrderedRows(theta, shard), None
+                if rows.Lu is not None:
+                    part = GlobalPart.of(rows.sums(self.expert.n_conditioning))
+                found.append((rows, part))
+        return found
+
+    def predict_chunk(self, X: Tensor) -> Prediction:
+        """Given the nearest rows of each point in each expert's shard."""
+        k = self.expert.n_neighbors
+        parts = [rows.predict(X, k, part) for rows, part in self.ordered]
+        if not self.batch:
+            return parts[0]
+        return Prediction(
+            torch.stack([p.mean for p in parts]), torch.stack([p.variance for p in parts])
+        )
+
+    def mean_chunk(self, X: Tensor) -> Tensor:
+        """The mean given the nearest rows of each point, without variance work."""
+        k = self.expert.n_neighbors
+        parts = [rows.mean(X, k, part) for rows, part in self.ordered]
+        return torch.stack(parts) if self.batch else parts[0]
+
+    def row_count(self) -> int:
+        """The number of real rows."""
+        return int(self.shard.sizes.sum())
+
+    def without_rows(self) -> NearestPosterior:
+        """Return the posterior itself: it is made of its rows."""
+        return self
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Between all rows of X, by Vecchia's approximation over the points, given the data."""
+        found = [
+            joint_covariance(rows, X, self.expert.n_neighbors, part) for rows, part in self.ordered
+        ]
+        return torch.stack(found) if self.batch else found[0]
+
+    def means(self) -> Means:
+        """Refuse: a mean that conditions each point on other rows has no common coefficients."""
+        raise ValueError(NO_COEFFICIENTS)
+
+    def representer(self) -> tuple[Tensor, Tensor]:
+        """Refuse, as `means`."""
+        raise ValueError(NO_COEFFICIENTS)
+
+    def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Refuse, as `means`."""
+        del X
+        raise ValueError(NO_COEFFICIENTS)
+
+    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
+        """Σβ_i μ_i(x)."""
+        return weights.to(X.dtype) @ self.mean_chunk(X)
+
+
+def _batch(parameters: Parameters, shard: Shard) -> torch.Size:
+    """The batch dimensions of θ and shard together."""
+    return torch.broadcast_shapes(shard.batch, parameters.batch, parameters.inducing_batch)
+
+
+def _each(parameters: Parameters, shard: Shard) -> list[tuple[Parameters, Shard]]:
+    """θ and shard of every expert of a batch; the one there is where nothing has a batch."""
+    batch = _batch(parameters, shard)
+    if not batch:
+        return [(parameters, shard)]
+    own = bool(parameters.batch) or bool(parameters.inducing_batch)
+    return [
+        (parameters[i] if own else parameters, shard[i] if shard.batch else shard)
+        for i in range(batch[0])
+    ]

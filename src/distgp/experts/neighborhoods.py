@@ -1,0 +1,427 @@
+"""Rows conditioned on their nearest rows: the numerics behind nearest experts.
+
+With v(x) = L_u⁻¹k_u(x) for m inducing inputs, f(x) = v(x)ᵀw + e(x), where w ~ N(0, I) and e is a GP with
+the residual kernel r(x, x′) = k(x, x′) − v(x)ᵀv(x′). That is the GP itself. The approximation: rows are
+put in a random order, and y_i given w depends on the rows before it only through its k nearest of
+them, the set C (Vecchia; with the global part "full-scale", Gyger, Furrer and Sigrist 2025). With
+S = r(X_C, X_C) + σ²I:
+
+    a = S⁻¹r(X_C, x_i),  s² = r(x_i, x_i) + σ² − aᵀr(X_C, x_i),
+    u = (v_i − V_Cᵀa) / s,  t = (y_i − aᵀy_C) / s,
+
+and t ~ N(uᵀw, 1), so that B = I + Σuuᵀ and b = Σut are sums over rows, and
+−log p(y) = ½[Σt² − bᵀB⁻¹b + log det B + Σ log s² + n log 2π]. A prediction at x conditions on the k
+nearest of all rows in the same way: mean aᵀy_C + hᵀB⁻¹b and variance r(x, x) − aᵀr(X_C, x) + hᵀB⁻¹h, with
+h = v(x) − V_Cᵀa.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from distgp import linalg
+from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
+from distgp.data.sample import row_priority
+from distgp.data.shard import Shard
+from distgp.experts.base import Prediction, chunk_rows, latent_variance
+from distgp.experts.parameters import Parameters
+from distgp.experts.sparse import inducing_factor, widened
+from distgp.kernels import Kernel, coordinates
+
+ORDER_SEED = 0
+"""The seed of the rows' random order. It is the same for all shards, so that the order is one."""
+
+
+SEARCHED_AT_ONCE = 4096
+"""Points whose neighbours are found at a time, at least."""
+
+
+class Whitened(torch.autograd.Function):
+    """wᵀY and log s for batches of matrices S, with w = S⁻¹e · s and s² = 1 / (S⁻¹)_ll, l the last row.
+
+    w = (−a, 1) / s: what the last row has that the others do not explain, in units of its standard
+    deviation. Derivative, with z = S⁻¹Yg for the incoming gradient g of wᵀY and g_s of log s:
+    ½(wᵀYg + g_s) wwᵀ − ½(zwᵀ + wzᵀ) in S and wgᵀ in Y. Nothing is differentiated through the factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """Factorise once; w solves Lᵀw = e_l."""
+        L = linalg.cholesky(S, "the covariance of a row and its neighbours")
+        last = L.new_zeros(L.shape[-1], 1)
+        last[-1] = 1.0
+        w = linalg.solve_upper(L, last.expand(*L.shape[:-1], 1))[..., 0]
+        ctx.save_for_backward(L, w, Y)
+        return (w[..., None, :] @ Y)[..., 0, :], L[..., -1, -1].log()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, g: Tensor, g_s: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The formulas above."""
+        L, w, Y = ctx.saved_tensors
+        q = (Y @ g[..., None])[..., 0]
+        z = linalg.cholesky_solve(L, q[..., None])[..., 0]
+        # ½(wᵀq + g_s) wwᵀ − ½(zwᵀ + wzᵀ) = ½(pwᵀ + wpᵀ) with p = ½(wᵀq + g_s)w − z.
+        p = 0.5 * ((w * q).sum(-1) + g_s)[..., None] * w - z
+        left, right = torch.stack([0.5 * p, w], -1), torch.stack([w, 0.5 * p], -1)
+        in_Y = w[..., :, None] * g[..., None, :] if ctx.needs_input_grad[1] else None
+        return left @ right.mT, in_Y
+
+
+def residual_matrix(
+    parameters: Parameters, X: Tensor, V: Tensor | None, real: Tensor | None
+) -> Tensor:
+    """S = r(X, X) + σ²I for batches of rows X (B, q, d); where not `real`, rows of the identity."""
+    S = parameters.kernel(X)
+    if V is not None:
+        S = S - V @ V.mT
+    noise = parameters.noise[..., None].expand(S.shape[:-1])
+    if real is not None and not bool(real.all()):
+        S = torch.where(real[..., :, None] & real[..., None, :], S, 0.0)
+        noise = torch.where(real, noise, 1.0)
+    return linalg.add_diagonal(S, noise)
+
+
+def negative_log_likelihood(
+    parameters: Parameters,
+    X: Tensor,
+    y: Tensor,
+    V: Tensor | None,
+    real: Tensor,
+) -> Tensor:
+    """−log p of the last row of every set given the others, summed; with V, of all jointly.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ, without batch dimensions.
+    X : Tensor of shape (B, k + 1, d)
+        Neighbours, and the row itself last.
+    y : Tensor of shape (B, k + 1)
+        Their targets.
+    V : Tensor of shape (B, k + 1, m), optional
+        Their v(x), where there is a global part.
+    real : Tensor of shape (B, k + 1)
+        False where a row has fewer neighbours.
+
+    Returns
+    -------
+    Tensor of shape ()
+    """
+    S = residual_matrix(parameters, X, V, real)
+    Y = torch.where(real, y, 0.0)[..., None]
+    if V is not None:
+        Y = torch.cat([Y, torch.where(real[..., None], V, 0.0)], -1)
+    out, log_s = Whitened.apply(S, Y)
+    t, U = out[:, 0], out[:, 1:]
+    value = 0.5 * t.square().sum() + log_s.sum() + 0.5 * len(t) * math.log(2.0 * math.pi)
+    if V is None:
+        return value
+    B = linalg.add_diagonal(U.mT @ U, U.new_ones(()))
+    L = linalg.cholesky(B, "I + Σuuᵀ")
+    half = linalg.solve_lower(L, (U.mT @ t)[:, None])
+    return value - 0.5 * half.square().sum() + 0.5 * linalg.log_det(L)
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalSums:
+    """What rows contribute to the global part: B − I = Σuuᵀ (m, m) and b = Σut (m,)."""
+
+    travels_as: ClassVar[str] = "sums"
+    UU: Tensor
+    Ut: Tensor
+
+    def __add__(self, other: GlobalSums) -> GlobalSums:
+        return GlobalSums(self.UU + other.UU, self.Ut + other.Ut)
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalPart:
+    """The posterior of w: L_B of B, and B⁻¹b."""
+
+    L: Tensor
+    weights: Tensor
+
+    @staticmethod
+    def of(sums: GlobalSums) -> GlobalPart:
+        """Factorise B = I + Σuuᵀ."""
+        L = linalg.cholesky(linalg.add_diagonal(sums.UU, sums.UU.new_ones(())), "I + Σuuᵀ")
+        return GlobalPart(L, linalg.cholesky_solve(L, sums.Ut[:, None])[:, 0])
+
+
+@dataclass(frozen=True, eq=False)
+class Conditional:
+    """f at B points given their neighbours and w: mean + hᵀw, variance.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (B,)
+        aᵀy_C.
+    variance : Tensor of shape (B,), optional
+        r(x, x) − aᵀr(X_C, x); None where only means are wanted.
+    h : Tensor of shape (B, m), optional
+        v(x) − V_Cᵀa; None without a global part.
+    """
+
+    mean: Tensor
+    variance: Tensor | None
+    h: Tensor | None
+
+    def sums(self, y: Tensor, noise: Tensor) -> GlobalSums:
+        """Σuuᵀ and Σut of rows with targets y."""
+        assert self.h is not None and self.variance is not None
+        s = (self.variance + noise).sqrt()
+        u, t = self.h / s[:, None], (y - self.mean) / s
+        return GlobalSums(u.mT @ u, u.mT @ t)
+
+    def mean_given(self, part: GlobalPart | None) -> Tensor:
+        """The mean with w's posterior put in."""
+        return self.mean if part is None or self.h is None else self.mean + self.h @ part.weights
+
+    def given(self, part: GlobalPart | None) -> Prediction:
+        """Mean and variance with w's posterior put in."""
+        mean, variance = self.mean_given(part), self.variance
+        assert variance is not None
+        if part is not None and self.h is not None:
+            variance = variance + linalg.solve_lower(part.L, self.h.mT).square_().sum(0)
+        return Prediction(mean, variance)
+
+
+def conditional(
+    parameters: Parameters,
+    x: Tensor,
+    v: Tensor | None,
+    X: Tensor,
+    y: Tensor,
+    V: Tensor | None,
+    real: Tensor,
+    with_variance: bool = True,
+) -> Conditional:
+    """f at points given their neighbours, and w.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ, without batch dimensions.
+    x : Tensor of shape (B, d)
+        The points.
+    v : Tensor of shape (B, m), optional
+        v(x), where there is a global part.
+    X, y, V : Tensor of shape (B, k, d), (B, k), (B, k, m)
+        The neighbours, their targets, and their v.
+    real : Tensor of shape (B, k)
+        False where a point has fewer neighbours.
+    with_variance : bool, default=True
+        Whether variances are wanted.
+
+    Returns
+    -------
+    Conditional
+    """
+    S = residual_matrix(parameters, X, V, real)
+    c = parameters.kernel(x[:, None, :], X)[:, 0, :]
+    if v is not None and V is not None:
+        c = c - (V @ v[..., None])[..., 0]
+    c = torch.where(real, c, 0.0)
+    L = linalg.cholesky(S, "the covariance of a point's neighbours")
+    a = linalg.cholesky_solve(L, c[..., None])[..., 0]
+    mean = (a * torch.where(real, y, 0.0)).sum(-1)
+    h = None if v is None or V is None else v - (a[..., None, :] @ V)[..., 0, :]
+    variance = None
+    if with_variance:
+        explained = (a * c).sum(-1)  # cᵀS⁻¹c
+        if v is not None:
+            explained = explained + v.square().sum(-1)
+        variance = latent_variance(parameters.kernel.diag(x), explained)
+    return Conditional(mean, variance, h)
+
+
+def _correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
+    """|k(a, b)| / √(k(a, a) k(b, b)), 0 where a prior variance is 0."""
+    tiny = torch.finfo(A.dtype).tiny
+    scale = kernel.diag(A)[:, None] * kernel.diag(B)[None, :]
+    return kernel(A, B).abs() / scale.clamp_min(tiny).sqrt()
+
+
+class OrderedRows:
+    """Rows in their random order, with the search structure and v(x) that predictions need.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ without batch dimensions; inducing inputs make a global part.
+    shard : Shard
+        The rows, with or without batch dimensions and padding.
+    """
+
+    def __init__(self, parameters: Parameters, shard: Shard) -> None:
+        rows = shard.flatten().without_padding()
+        priority = row_priority(rows.rows, ORDER_SEED)
+        order = priority.argsort()
+        self.parameters = widened(parameters)
+        self.priority = priority[order]
+        self.rows = rows.rows[order]
+        self.X, self.y = rows.X[order].double(), rows.y[order].double()
+
+    @cached_property
+    def search(self) -> Neighbors | CorrelationNeighbors:
+        """Finds nearest rows by the kernel."""
+        with torch.no_grad():
+            kernel = self.parameters.kernel
+            found = coordinates(kernel, self.X)
+            if found is None:
+                return CorrelationNeighbors(partial(_correlation, kernel), self.X, self.priority)
+            return Neighbors(without_ties(found, self.priority))
+
+    @property
+    def has_coordinates(self) -> bool:
+        """Whether nearness is a Euclidean distance, so that cells have spheres around them."""
+        return isinstance(self.search, Neighbors)
+
+    def places_before(self, priority: Tensor) -> Tensor:
+        """How many of the rows come before these priorities."""
+        return torch.searchsorted(self.priority, priority)
+
+    def among(self, X: Tensor) -> Neighbors | CorrelationNeighbors:
+        """A search among other points, in their order."""
+        if self.has_coordinates:
+            return Neighbors(self.located(X))
+        order = torch.arange(len(X), device=X.device)
+        return CorrelationNeighbors(partial(_correlation, self.parameters.kernel), X, order)
+
+    def located(self, X: Tensor) -> Tensor:
+        """Points in the coordinates of the search."""
+        found = coordinates(self.parameters.kernel, X)
+        return X if found is None else found
+
+    @cached_property
+    def Lu(self) -> Tensor | None:
+        """The factor of K_uu; None without a global part."""
+        return None if self.parameters.inducing is None else inducing_factor(self.parameters)
+
+    def basis(self, X: Tensor) -> Tensor | None:
+        """v(x) for all rows of X, (n, m); None without a global part."""
+        if self.Lu is None:
+            return None
+        Z = self.parameters.inducing
+        assert Z is not None
+        size = chunk_rows(len(Z), X.device)
+        parts = [
+            linalg.solve_lower(self.Lu, self.parameters.kernel(part, Z).mT).mT
+            for part in X.split(size)
+        ]
+        return torch.cat(parts)
+
+    @cached_property
+    def V(self) -> Tensor | None:
+        """v at the rows."""
+        return self.basis(self.X)
+
+    def points_at_once(self, k: int) -> int:
+        """How many points are worked on at a time, with k neighbours each."""
+        m = 0 if self.Lu is None else len(self.Lu)
+        return chunk_rows(4 * (k + 1) * (k + 1 + m) // 2, self.X.device)
+
+    def sums(self, k: int) -> GlobalSums:
+        """Σuuᵀ and Σut over all rows, each given its k nearest before it."""
+        V = self.V
+        assert V is not None
+        m = V.shape[1]
+        total = GlobalSums(V.new_zeros(m, m), V.new_zeros(m))
+        place = torch.arange(len(self.X), device=self.X.device)
+        noise = self.parameters.noise
+        coordinates_ = self.search.coordinates
+        _, neighbours = self.search.nearest_before(coordinates_, place, k)
+        for some in place.split(self.points_at_once(k)):
+            out = self.given_rows(self.X[some], V[some], neighbours[some])
+            total = total + out.sums(self.y[some], noise)
+        return total
+
+    def given_rows(
+        self, x: Tensor, v: Tensor | None, index: Tensor, with_variance: bool = True
+    ) -> Conditional:
+        """f at points given the rows with these places; -1 for none."""
+        real, at = index >= 0, index.clamp_min(0)
+        V = None if self.V is None else self.V[at]
+        return conditional(self.parameters, x, v, self.X[at], self.y[at], V, real, with_variance)
+
+    def predict(self, X: Tensor, k: int, part: GlobalPart | None) -> Prediction:
+        """Mean and latent variance at the rows of X, given the k nearest rows of each."""
+        parts = [found.given(part) for found in self._at_points(X, k, with_variance=True)]
+        mean = torch.cat([p.mean for p in parts])
+        return Prediction(mean.to(X.dtype), torch.cat([p.variance for p in parts]).to(X.dtype))
+
+    def mean(self, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:
+        """The mean at the rows of X, without variance work."""
+        parts = [found.mean_given(part) for found in self._at_points(X, k, with_variance=False)]
+        return torch.cat(parts).to(X.dtype)
+
+    def _at_points(self, X: Tensor, k: int, with_variance: bool) -> Iterator[Conditional]:
+        """f at the rows of X given the k nearest rows of each, in chunks of bounded memory."""
+        size = self.points_at_once(k)
+        for wide in X.double().split(max(SEARCHED_AT_ONCE, size)):
+            _, index = self.search.nearest(self.located(wide), k)
+            for x, which in zip(wide.split(size), index.split(size), strict=True):
+                yield self.given_rows(x, self.basis(x), which, with_variance)
+
+
+def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:
+    """The covariance of f between all rows of X (N, d), given the data.
+
+    The points come after all rows in the order. Each is conditioned on the k nearest of the rows and
+    of the points before it, whose f is free of noise: f_i = Σ_j A_ij f_j + c_i + h_iᵀw + e_i with
+    e_i ~ N(0, d_i), so that cov f = (I − A)⁻¹(D + H B⁻¹Hᵀ)(I − A)⁻ᵀ.
+    """
+    wide, n, N = X.double(), len(rows.X), len(X)
+    points, located = torch.cat([rows.X, wide]), rows.located(wide)
+    places = torch.arange(N, device=X.device)
+    d_rows, i_rows = rows.search.nearest(located, k)
+    d_points, i_points = rows.among(wide).nearest_before(located, places, k)
+    distance = torch.cat([d_rows, d_points], -1)
+    index = torch.cat([i_rows, torch.where(i_points >= 0, i_points + n, -1)], -1)
+    order = distance.argsort(dim=-1, stable=True)[:, :k]
+    index = index.gather(-1, order)
+    real, at = index >= 0, index.clamp_min(0)
+    v = rows.basis(wide)
+    V = None if v is None or rows.V is None else torch.cat([rows.V, v])
+    theta = rows.parameters
+    A = torch.zeros(N, N, dtype=wide.dtype, device=X.device)
+    D, H = wide.new_zeros(N), None if v is None else torch.zeros_like(v)
+    noisy = at < n
+    for some in places.split(rows.points_at_once(k)):
+        Vs = None if V is None else V[at[some]]
+        S = residual_matrix(theta, points[at[some]], Vs, real[some])
+        # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
+        less = torch.where(noisy[some] | ~real[some], 0.0, theta.noise * (1.0 - 1e-8))
+        S = linalg.add_diagonal(S, -less)
+        c = theta.kernel(wide[some][:, None, :], points[at[some]])[:, 0, :]
+        prior = theta.kernel.diag(wide[some])
+        if Vs is not None and v is not None:
+            c = c - (Vs @ v[some][..., None])[..., 0]
+            prior = prior - v[some].square().sum(-1)
+        c = torch.where(real[some], c, 0.0)
+        L = linalg.cholesky(S, "the covariance of a point's neighbours")
+        half = linalg.solve_lower(L, c[..., None])
+        a = torch.where(real[some], linalg.solve_upper(L, half)[..., 0], 0.0)
+        D[some] = latent_variance(prior, half[..., 0].square().sum(-1))
+        of_points = torch.where(noisy[some], 0.0, a)
+        A[some] = A[some].scatter_add(1, (at[some] - n).clamp_min(0), of_points)
+        if Vs is not None and v is not None and H is not None:
+            H[some] = v[some] - (a[..., None, :] @ Vs)[..., 0, :]
+    lower = linalg.add_diagonal(-A, A.new_ones(()))
+    root = linalg.solve_lower(lower, torch.diag(D.sqrt()))
+    covariance = root @ root.mT
+    if H is not None and part is not None:
+        kept = linalg.solve_lower(part.L, linalg.solve_lower(lower, H).mT)
+        covariance = covariance + kept.mT @ kept
+    return covariance.to(X.dtype)

@@ -1,0 +1,253 @@
+"""Training by nearest rows: Vecchia's likelihood of a sample of rows, each given rows before it.
+
+θ minimises −Σ log p(y_i | y_C(i)) over a fixed random sample of target rows i, where C(i) are the k
+rows, nearest by the kernel, among *all* rows that come before i in a random order. So the sample may
+be small, and still θ is that of the whole data set: a target's neighbours are as near as n rows
+make them. Which rows are nearest depends on θ, so they are found anew in every stage. In a stage
+nothing travels: the centre has the targets and their neighbours, and minimises by L-BFGS.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from distgp.data.neighbors import Neighbors
+from distgp.data.sample import row_priority
+from distgp.data.shard import Shard
+from distgp.experts.base import chunk_rows
+from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
+from distgp.experts.sparse import widened
+from distgp.kernels import ParameterError
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.training.base import Algorithm, Message, Reply, Stop
+from distgp.training.lbfgs import Lbfgs
+from distgp.training.objective import Objective
+from distgp.training.priors import log_prior
+from distgp.training.rounds import Rounds
+
+SEARCHED = (1.0, 0.3, 0.1, 0.03)
+"""Factors of the lengthscales that are tried as a start. They do not change which rows are nearest."""
+COARSE_ROWS = 2048
+"""The first rows in the order, which cover the data coarsely. Where there are far more rows, a third of
+the neighbours come from these: the nearest of all are then so near that they say nothing of what is
+slow in the function."""
+EARLY_TARGETS = 256
+"""Targets at least in the stages before the last."""
+
+
+@dataclass(frozen=True)
+class NearestRows(Algorithm):
+    """L-BFGS on the likelihood of sampled rows given their nearest rows before them.
+
+    Parameters
+    ----------
+    n_targets : int, default=4096
+        The number of rows whose likelihood is looked at.
+    n_neighbors : int, default=50
+        k, the rows that each of them is conditioned on.
+    stages : int, default=3
+        How often neighbours are found anew, for the θ found so far.
+    search : bool, default=True
+        Whether shorter lengthscales are tried as a start.
+    n_iter : int, default=120
+        Evaluations of the objective, at most, over all stages.
+    seed : int, default=0
+        The seed of the sample.
+    """
+
+    name: ClassVar[str] = "nearest"
+    n_targets: int = 4096
+    n_neighbors: int = 50
+    stages: int = 3
+    search: bool = True
+    n_iter: int = 120
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_targets", "n_neighbors", "stages", "n_iter"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
+        """Offer rows as targets; or, for targets given, the nearest rows before each."""
+        rows = shard.flatten().without_padding()
+        if "x" not in message.shared:
+            key = row_priority(rows.rows, self.seed + 1)
+            best = key.argsort()[: self.n_targets]
+            chosen = rows.take(best)
+            limit = row_priority(chosen.rows, ORDER_SEED)
+            return Reply({}, {"X": chosen.X, "y": chosen.y, "limit": limit, "key": key[best]})
+        theta = objective.layout.unpack(message.shared["x"])
+        ordered = OrderedRows(replace(theta, inducing=None), rows)
+        targets = message.shared["targets"].double()
+        before = ordered.places_before(message.shared["limit"])
+        coarse = message.shared["coarse"]
+        divided = ordered.has_coordinates and int(coarse) > torch.iinfo(torch.int64).min
+        first = int(ordered.places_before(coarse)) if divided else 0
+        near, far = self._numbers(divided)
+        found = [_nearest_among(ordered, slice(first, None), targets, before, near)]
+        if far:
+            found.append(_nearest_among(ordered, slice(0, first), targets, before, far))
+        return Reply({}, {f"{name}{i}": v[None] for i, one in enumerate(found) for name, v in one})
+
+    def _numbers(self, coarse: bool) -> tuple[int, int]:
+        """How many neighbours are the nearest of all, and how many the nearest of the first rows."""
+        far = self.n_neighbors // 3 if coarse else 0
+        return self.n_neighbors - far, far
+
+    def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
+        """Draw targets; in every stage find their neighbours and minimise."""
+        layout = objective.layout
+        if start.ndim > 1 or layout.own:
+            raise ValueError(
+                "training by nearest rows finds one θ for all experts: use independent for one each"
+            )
+        offers = rounds.exchange(Message({}, {})).each
+        chosen = offers["key"].argsort()[: self.n_targets]
+        targets = {name: offers[name][chosen] for name in ("X", "y", "limit")}
+        coarse = _priority_of_first(COARSE_ROWS, float(sizes.sum())).to(targets["limit"])
+        x = start
+        for stage in range(self.stages):
+            last = stage == self.stages - 1
+            # Neighbours will change anyway before the last stage: a part of the targets will do.
+            few = max(EARLY_TARGETS, self.n_targets // 4)
+            some = targets if last else {name: value[:few] for name, value in targets.items()}
+            sets = self._neighbourhoods(x, some, coarse, rounds)
+            if stage == 0 and self.search:
+                x = self._best_start(objective, x, sets)
+            budget = (stage + 1) * self.n_iter // self.stages
+            try:
+                self._minimise(objective, x, sets, rounds, budget)
+            except Stop:
+                if last:
+                    raise
+            x = rounds.vectors
+
+    def _neighbourhoods(
+        self, x: Tensor, targets: dict[str, Tensor], coarse: Tensor, rounds: Rounds
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The nearest rows of all workers before each target, and the target itself last."""
+        shared = {"x": x, "targets": targets["X"], "limit": targets["limit"], "coarse": coarse}
+        each = rounds.exchange(Message(shared, {})).each
+        T, X, y, real = len(targets["y"]), [], [], []
+
+        def flat(values: Tensor) -> Tensor:  # (W, T, k, …) to (T, W·k, …)
+            return values.transpose(0, 1).reshape(T, -1, *values.shape[3:])
+
+        for i, k in enumerate(self._numbers("square1" in each)):
+            if not k:
+                continue
+            square, order = flat(each[f"square{i}"]).topk(k, -1, largest=False)
+            rows = flat(each[f"X{i}"])
+            X.append(rows.gather(1, order[..., None].expand(*order.shape, rows.shape[-1])))
+            y.append(flat(each[f"y{i}"]).gather(1, order))
+            real.append(torch.isfinite(square))
+        X.append(targets["X"][:, None])
+        y.append(targets["y"][:, None])
+        real.append(torch.ones_like(real[0][:, :1]))
+        return torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1)
+
+    def _best_start(
+        self, objective: Objective, x: Tensor, sets: tuple[Tensor, Tensor, Tensor]
+    ) -> Tensor:
+        """The start, or one with shorter lengthscales where those explain the targets better."""
+        theta = objective.layout.unpack(x)
+        lengths = {
+            name: value
+            for name, value in theta.kernel.parameters().items()
+            if name.endswith("lengthscale")
+        }
+        found = []
+        for factor in SEARCHED:
+            kernel = theta.kernel.with_parameters({n: factor * v for n, v in lengths.items()})
+            trial = objective.layout.pack(replace(theta, kernel=kernel))
+            value = float(evaluate(objective, trial, sets, gradient=False)[0])
+            found.append((value if value == value else float("inf"), -factor, trial))
+        return min(found, key=lambda candidate: candidate[:2])[2]
+
+    def _minimise(
+        self,
+        objective: Objective,
+        x: Tensor,
+        sets: tuple[Tensor, Tensor, Tensor],
+        rounds: Rounds,
+        budget: int,
+    ) -> None:
+        """L-BFGS with fixed neighbours; stops when the history has `budget` rounds."""
+        layout = objective.layout
+        search = Lbfgs(x, layout.low, layout.high)
+
+        def trial(point: Tensor) -> tuple[float, Tensor]:
+            if len(rounds.history) >= budget:
+                raise Stop("iterations")
+            value, gradient = evaluate(objective, point, sets)
+            better = search.offer(point, float(value), gradient)
+            rounds.record(
+                search.x,
+                search.value,
+                search.gradient_norm,
+                accepted=better,
+                failed=not bool(torch.isfinite(value)),
+            )
+            return float(value), gradient
+
+        search.minimise(trial)
+
+
+def evaluate(
+    objective: Objective,
+    x: Tensor,
+    sets: tuple[Tensor, Tensor, Tensor],
+    gradient: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
+    X, y, real = sets
+    point = x.detach().requires_grad_(gradient)
+    total, slope = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x, dtype=torch.float64)
+    size = max(1, chunk_rows(3 * X.shape[1] ** 2, X.device))
+    try:
+        with torch.set_grad_enabled(gradient), warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # passing by a hard θ is no news
+            for some in range(0, len(X), size):
+                part = slice(some, some + size)
+                theta = widened(replace(objective.layout.unpack(point), inducing=None))
+                value = negative_log_likelihood(theta, X[part], y[part], None, real[part])
+                total += value.detach()
+                if gradient:
+                    slope += torch.autograd.grad(value, point)[0]
+            if objective.priors:
+                prior = log_prior(objective.priors, objective.layout.unpack(point))
+                total -= prior.detach()
+                if gradient:
+                    slope -= torch.autograd.grad(prior, point)[0]
+    except (NotPositiveDefiniteError, ParameterError):
+        return total * torch.nan, slope * torch.nan
+    return total.to(x.dtype), slope.to(x.dtype)
+
+
+def _nearest_among(
+    ordered: OrderedRows, some: slice, targets: Tensor, before: Tensor, k: int
+) -> list[tuple[str, Tensor]]:
+    """Distances, inputs and targets of the nearest of some rows before each target, (T, k) each."""
+    search = ordered.search
+    if some != slice(0, None):
+        search = Neighbors(search.coordinates[some])
+    start = some.start
+    limit = (before - start).clamp(0, len(search))
+    square, index = search.nearest_before(ordered.located(targets), limit, k)
+    at = index.clamp_min(0) + start
+    return [("square", square), ("X", ordered.X[at]), ("y", ordered.y[at])]
+
+
+def _priority_of_first(count: int, n: float) -> Tensor:
+    """The priority below which about `count` of n rows lie, since priorities are uniform.
+
+    The lowest of all where n is not far larger, so that no row lies below it.
+    """
+    share = count / n if n > 8 * count else 0.0
+    return torch.tensor(int(-(2**63) + share * 2**64), dtype=torch.int64)

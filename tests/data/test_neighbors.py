@@ -1,0 +1,83 @@
+"""Exact search: every way of searching finds what a sorted list of all distances has."""
+
+import pytest
+import torch
+from helpers import FLOAT, close, inputs
+
+from distgp.data import neighbors
+from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
+from distgp.data.sample import row_priority
+
+
+def naive(X, queries, before, k):
+    """Sorted distances of all rows allowed, padded with infinity and -1."""
+    square = (queries[:, None, :] - X[None, :, :]).square().sum(-1)
+    late = torch.arange(len(X))[None, :] >= before[:, None]
+    square = square.masked_fill(late, torch.inf)
+    square = torch.nn.functional.pad(square, (0, k), value=torch.inf)
+    value, index = square.sort(-1)
+    value, index = value[:, :k], index[:, :k]
+    return value, torch.where(torch.isfinite(value), index, -1)
+
+
+@pytest.mark.parametrize("by_tree", [True, False])
+@pytest.mark.parametrize(("n", "d", "k"), [(900, 3, 20), (300, 6, 40), (30, 2, 50), (1, 1, 3)])
+def test_neighbours_before_every_row_are_those_of_a_sorted_list(monkeypatch, by_tree, n, d, k):
+    monkeypatch.setattr(neighbors, "TREE_COLUMNS", 16 if by_tree else 0)
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 7 * n)
+    X = inputs(n, d)
+    place = torch.arange(n)
+    square, index = Neighbors(X).nearest_before(X, place, k)
+    wanted, where = naive(X, X, place, k)
+    assert torch.equal(index, where)
+    found = torch.isfinite(wanted)
+    assert torch.equal(found, torch.isfinite(square))
+    close(square[found], wanted[found])
+
+
+@pytest.mark.parametrize("by_tree", [True, False])
+def test_neighbours_of_new_points_are_those_of_a_sorted_list(monkeypatch, by_tree):
+    monkeypatch.setattr(neighbors, "TREE_COLUMNS", 16 if by_tree else 0)
+    X, queries = inputs(700, 4), 1.5 * inputs(50, 4, 1)
+    square, index = Neighbors(X).nearest(queries, 25)
+    wanted, where = naive(X, queries, torch.full((50,), 700), 25)
+    assert torch.equal(index, where)
+    close(square, wanted)
+
+
+def test_no_rows_and_no_neighbours_are_no_trouble():
+    X = inputs(5, 2)
+    assert Neighbors(X).nearest(X, 0)[1].shape == (5, 0)
+    assert bool((Neighbors(X[:0]).nearest(X, 3)[1] == -1).all())
+    assert Neighbors(X).nearest(X[:0], 3)[1].shape == (0, 3)
+
+
+def test_ties_are_decided_by_the_rows_not_by_the_search(monkeypatch):
+    """On a grid with duplicates nearly all distances are tied; any division finds the same rows."""
+    grid = torch.cartesian_prod(*[torch.arange(5, dtype=FLOAT)] * 2).repeat(3, 1)
+    numbers = torch.arange(len(grid))
+    priority = row_priority(numbers, 0)
+    moved = without_ties(grid, priority)
+    assert float((moved - grid).abs().max()) < 1e-6
+    one = numbers[Neighbors(moved).nearest(grid, 8)[1]]
+    shuffled = torch.randperm(len(grid), generator=torch.Generator().manual_seed(0))
+    other = numbers[shuffled][
+        Neighbors(without_ties(grid[shuffled], priority[shuffled])).nearest(grid, 8)[1]
+    ]
+    assert torch.equal(one, other)
+    monkeypatch.setattr(neighbors, "TREE_COLUMNS", 0)
+    assert torch.equal(one, numbers[Neighbors(moved).nearest(grid, 8)[1]])
+
+
+def test_correlations_order_rows_where_there_are_no_coordinates():
+    X = inputs(40, 2)
+    corr = lambda A, B: (A @ B.mT).abs() / (A.norm(dim=-1)[:, None] * B.norm(dim=-1))  # noqa: E731
+    search = CorrelationNeighbors(corr, X, row_priority(torch.arange(40), 0))
+    far, index = search.nearest_before(X, torch.arange(40), 5)
+    wanted = (1.0 - corr(X, X)).masked_fill(
+        torch.arange(40)[None, :] >= torch.arange(40)[:, None], torch.inf
+    )
+    value, where = wanted.sort(-1)
+    value, where = value[:, :5], where[:, :5]
+    close(far[torch.isfinite(far)], value[torch.isfinite(value)], atol=1e-8)
+    assert torch.equal(index, torch.where(torch.isfinite(value), where, -1))

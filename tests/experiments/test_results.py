@@ -32,7 +32,7 @@ def test_no_run_failed():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("share", [0.02, 0.4])
+@pytest.mark.parametrize("share", [0.02, pytest.param(0.4, marks=pytest.mark.slow)])
 def test_a_table_that_is_not_finished_has_a_page(name, share, tmp_path):
     rows = read_rows(FOLDER / f"{name}.csv")
     write_rows(tmp_path / f"{name}.csv", rows[: max(1, int(share * len(rows)))])

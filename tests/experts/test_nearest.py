@@ -9,14 +9,18 @@ from helpers import FLOAT, close, finite_differences, inputs, shard, value_and_g
 import distgp
 from distgp.data import Shard, stack
 from distgp.data.sample import row_priority
-from distgp.experts import ExactExpert, NearestExpert, Parameters
+from distgp.experts import ExactExpert, NearestExpert, Parameters, base
 from distgp.experts.neighborhoods import ORDER_SEED, Whitened
+from distgp.training import Layout, Objective, nearest
 
 KERNELS = [
     1.3 * distgp.Matern52([0.6, 0.9]),
     0.7 * distgp.RBF([0.5, 0.8]) + distgp.Linear([0.3, 0.2]),
     distgp.Linear([1.0, 0.5]) + distgp.Constant(0.4),
 ]
+
+
+START = Parameters.of(KERNELS[0], 0.05)
 
 
 def naive(theta, data, X, k, k_sums):
@@ -163,3 +167,28 @@ def test_the_covariance_between_points_is_the_exact_gps_where_nothing_is_left_ou
 def test_numbers_of_neighbours_are_checked():
     with pytest.raises(ValueError, match="n_neighbors must be at least 1, got 0"):
         NearestExpert(0)
+
+
+def test_threads_change_nothing():
+    data, X = shard(300, 2), inputs(200, 2, 5)
+    theta, expert = Parameters.of(KERNELS[0], 0.05, inputs(8, 2, 3)), NearestExpert(30, 20)
+    one = expert.condition(theta, data).predict(X)
+    objective = Objective.of(expert, Layout.of(START))
+    start = objective.layout.pack(START)
+    rows = torch.arange(300).reshape(60, 5)
+    sets = (data.X[rows], data.y[rows], torch.ones(60, 5, dtype=torch.bool))
+    value, gradient = nearest.evaluate(objective, start, sets)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(base.CHUNK_ENTRIES, "cpu", 2**14)
+            two = expert.condition(theta, data).predict(X)
+            again = nearest.evaluate(objective, start, sets)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    close(two.mean, one.mean)
+    close(two.variance, one.variance)
+    close(again[0], value)
+    close(again[1], gradient)

@@ -31,7 +31,7 @@ from distgp import linalg
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
-from distgp.experts.base import Prediction, chunk_rows, latent_variance
+from distgp.experts.base import Prediction, chunk_rows, latent_variance, on_threads
 from distgp.experts.parameters import Parameters
 from distgp.experts.sparse import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
@@ -342,9 +342,14 @@ class OrderedRows:
         noise = self.parameters.noise
         coordinates_ = self.search.coordinates
         _, neighbours = self.search.nearest_before(coordinates_, place, k)
-        for some in place.split(self.points_at_once(k)):
+
+        def part(some: Tensor) -> GlobalSums:
             out = self.given_rows(self.X[some], V[some], neighbours[some])
-            total = total + out.sums(self.y[some], noise)
+            return out.sums(self.y[some], noise)
+
+        for group in place.split(SEARCHED_AT_ONCE):  # so that few parts are held at a time
+            for found in on_threads(part, group.split(self.points_at_once(k))):
+                total = total + found
         return total
 
     def given_rows(
@@ -369,10 +374,13 @@ class OrderedRows:
     def _at_points(self, X: Tensor, k: int, with_variance: bool) -> Iterator[Conditional]:
         """f at the rows of X given the k nearest rows of each, in chunks of bounded memory."""
         size = self.points_at_once(k)
+
+        def part(pair: tuple[Tensor, Tensor]) -> Conditional:
+            return self.given_rows(pair[0], self.basis(pair[0]), pair[1], with_variance)
+
         for wide in X.double().split(max(SEARCHED_AT_ONCE, size)):
             _, index = self.search.nearest(self.located(wide), k)
-            for x, which in zip(wide.split(size), index.split(size), strict=True):
-                yield self.given_rows(x, self.basis(x), which, with_variance)
+            yield from on_threads(part, list(zip(wide.split(size), index.split(size), strict=True)))
 
 
 def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:

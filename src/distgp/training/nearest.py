@@ -19,7 +19,7 @@ from torch import Tensor
 from distgp.data.neighbors import Neighbors
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
-from distgp.experts.base import chunk_rows
+from distgp.experts.base import chunk_rows, on_threads
 from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
 from distgp.experts.sparse import widened
 from distgp.kernels import ParameterError
@@ -207,27 +207,31 @@ def evaluate(
 ) -> tuple[Tensor, Tensor]:
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
     X, y, real = sets
-    point = x.detach().requires_grad_(gradient)
-    total, slope = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x, dtype=torch.float64)
-    size = max(1, chunk_rows(3 * X.shape[1] ** 2, X.device))
+    size = chunk_rows(3 * X.shape[1] ** 2, X.device)
+
+    def part(start: int) -> tuple[Tensor, Tensor]:
+        some, point = slice(start, start + size), x.detach().requires_grad_(gradient)
+        theta = widened(replace(objective.layout.unpack(point), inducing=None))
+        value = negative_log_likelihood(theta, X[some], y[some], None, real[some])
+        return value.detach(), _slope(value, point, gradient)
+
     try:
         with torch.set_grad_enabled(gradient), warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # passing by a hard θ is no news
-            for some in range(0, len(X), size):
-                part = slice(some, some + size)
-                theta = widened(replace(objective.layout.unpack(point), inducing=None))
-                value = negative_log_likelihood(theta, X[part], y[part], None, real[part])
-                total += value.detach()
-                if gradient:
-                    slope += torch.autograd.grad(value, point)[0]
+            found = on_threads(part, range(0, len(X), size))
+            total = torch.stack([value for value, _ in found]).sum(0)
+            slope = torch.stack([part for _, part in found]).sum(0)
             if objective.priors:
+                point = x.detach().requires_grad_(gradient)
                 prior = log_prior(objective.priors, objective.layout.unpack(point))
-                total -= prior.detach()
-                if gradient:
-                    slope -= torch.autograd.grad(prior, point)[0]
+                total, slope = total - prior.detach(), slope - _slope(prior, point, gradient)
     except (NotPositiveDefiniteError, ParameterError):
-        return total * torch.nan, slope * torch.nan
+        return x.new_tensor(torch.nan), torch.full_like(x, torch.nan)
     return total.to(x.dtype), slope.to(x.dtype)
+
+
+def _slope(value: Tensor, point: Tensor, wanted: bool) -> Tensor:
+    return torch.autograd.grad(value, point)[0] if wanted else torch.zeros_like(point)
 
 
 def _nearest_among(

@@ -23,7 +23,7 @@ BYTES = 8
 """The size of a float64."""
 LISTED = 100_000
 """The number of grids up to which their points are listed one by one."""
-TEMPORARIES, GRADIENT_TEMPORARIES = 10, 40
+TEMPORARIES, GRADIENT_TEMPORARIES = 10, 20
 """Matrices of a chunk's size that are alive at the same time, without and with a gradient."""
 COPIES = 4
 """Copies of the rows: as given, standardised, in shards, and on their way."""

@@ -258,3 +258,18 @@ def test_sparse_grids(engine, combination, tmp_path):
     assert engine.traffic.total()["sums"] > 0
     there.save(tmp_path / "m.safetensors")
     assert distgp.load(tmp_path / "m.safetensors").engine == "local"
+
+
+@pytest.mark.parametrize("n_inducing", [0, 20])
+def test_nearest_experts_from_parquet_are_the_same_after_a_worker_is_killed(
+    engine, parquet, n_inducing
+):
+    gp = given(expert="nearest", n_inducing=n_inducing, n_neighbors=25, engine=engine)
+    gp.fit_parquet(str(parquet), "level", features=["east", "north"])
+    before = predicted(gp)
+    cells = gp.models_[0].combined.cells.placement
+    os.kill(cells.pids()[0], signal.SIGKILL)
+    close(predicted(gp), before)
+    local = given(expert="nearest", n_inducing=n_inducing, n_neighbors=25)
+    local.fit_parquet(str(parquet), "level", features=["east", "north"])
+    close(predicted(local), before)

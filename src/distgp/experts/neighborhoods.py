@@ -270,7 +270,6 @@ class OrderedRows:
         order = priority.argsort()
         self.parameters = widened(parameters)
         self.priority = priority[order]
-        self.rows = rows.rows[order]
         self.X, self.y = rows.X[order].double(), rows.y[order].double()
 
     @cached_property
@@ -374,6 +373,7 @@ class OrderedRows:
     def _at_points(self, X: Tensor, k: int, with_variance: bool) -> Iterator[Conditional]:
         """f at the rows of X given the k nearest rows of each, in chunks of bounded memory."""
         size = self.points_at_once(k)
+        _ = self.V  # computed once, before threads ask for it at the same time
 
         def part(pair: tuple[Tensor, Tensor]) -> Conditional:
             return self.given_rows(pair[0], self.basis(pair[0]), pair[1], with_variance)

@@ -47,6 +47,9 @@ Inducing: TypeAlias = int | Literal["auto"] | Tensor
 """The number of inducing inputs, "auto" for the greedy rule, or the inputs themselves."""
 LEAST_NOISE = 1e-6
 """Training keeps the noise variance above this share of the targets' variance."""
+NEAREST_LEAST_NOISE = 1e-4
+"""The same for training by nearest rows. In tables with repeated rows the likelihood given nearest rows
+is that of copies, and grows without limit as the noise vanishes."""
 FEW_ROUNDS = 20
 """Below this many rounds, training has one stage: two would get nowhere."""
 SEARCHED = (1.0, 0.3, 0.1, 0.03)
@@ -152,7 +155,9 @@ def learn(
     n = int(sample.sizes(shards).sum())
     share = 1.0 if training_rows is None else min(1.0, training_rows / n)
     rows = sample.sampled(shards, share, seed)
-    least = {"noise": (LEAST_NOISE * _target_variance(rows), math.inf)}
+    by_nearest = isinstance(algorithm, NearestRows)
+    share = NEAREST_LEAST_NOISE if by_nearest else LEAST_NOISE
+    least = {"noise": (share * _target_variance(rows), math.inf)}
     options: dict[str, Any] = {
         "priors": priors,
         "bounds": least | dict(bounds or {}),

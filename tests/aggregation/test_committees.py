@@ -2,12 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from ensembles import KINDS, build, full_gp, parameters, posterior, shards_of
 from helpers import FLOAT, close, inputs, shard
 
-from distgp.aggregation import BCM, GRBCM, RBCM, Ensemble, GPoE, PoE
+from distgp.aggregation import BCM, GRBCM, RBCM, Ensemble, GPoE, PoE, SoftmaxPoE
 from distgp.aggregation.marginals import expert_marginals
 from distgp.data import RandomPartition, Shard, concatenate, with_communication
 from distgp.experts import ExactExpert, Parameters
@@ -26,11 +27,13 @@ def naive(marginals, rule, space):
         prior = [float(marginals.base_variance[i, x]) + noise[i] for i in range(M)]
         mu = [float(marginals.mean[i, x]) for i in range(M)]
         gain = [0.5 * (math.log(prior[i]) - math.log(s[i])) for i in range(M)]
+        powers = [math.exp(-7.0 * s[i] / prior[i]) for i in range(M)]
         beta = {
             "poe": [1.0] * M,
             "uniform": [1.0 / M] * M,
             "normalised": [g / sum(gain) for g in gain],
             "entropy": gain,
+            "softmax": [power / sum(powers) for power in powers],
             "bcm": [1.0] * M,
             "rbcm": gain,
         }[rule]
@@ -52,6 +55,7 @@ def naive(marginals, rule, space):
         ("uniform", lambda space: GPoE("uniform", space)),
         ("normalised", lambda space: GPoE("normalised", space)),
         ("entropy", lambda space: GPoE("entropy", space)),
+        ("softmax", lambda space: SoftmaxPoE(7.0, space)),
         ("bcm", BCM),
         ("rbcm", RBCM),
     ],
@@ -63,6 +67,48 @@ def test_against_loops(rule, make, kind, space):
     out = combined.predict(ensemble, X, observed=space == "observed")
     close(out.mean, mean, rtol=1e-9)
     close(out.variance, variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("space", ["latent", "observed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bcm_is_the_prior_conditioned_on_equivalent_observations(kind, space):
+    ensemble, _ = build(kind, 4)
+    marginals = expert_marginals(posterior(ensemble), X)
+    marginals = marginals.observed() if space == "observed" else marginals
+    mu, s2, prior = (
+        v.numpy() for v in (marginals.mean, marginals.variance, marginals.base_variance)
+    )
+    means, variances = [], []
+    for x in range(len(X)):
+        precision = 1.0 / s2[:, x] - 1.0 / prior[:, x]
+        value = mu[:, x] / s2[:, x] / precision
+        # Each one by itself makes its expert's marginal of the prior ...
+        for i in range(4):
+            gain = prior[i, x] / (prior[i, x] + 1.0 / precision[i])
+            np.testing.assert_allclose(gain * value[i], mu[i, x], rtol=1e-10, atol=1e-13)
+            np.testing.assert_allclose((1.0 - gain) * prior[i, x], s2[i, x], rtol=1e-10)
+        # ... and all of them, observed at one point, BCM's. Where priors differ, theirs is the mean.
+        common = 1.0 / np.mean(1.0 / prior[:, x])
+        gains = common * np.linalg.solve(common + np.diag(1.0 / precision), np.ones(4))
+        means.append(gains @ value)
+        variances.append(common - common * gains.sum())
+    combined = BCM(space=space).combine(ensemble)
+    out = combined.predict(ensemble, X, observed=space == "observed")
+    close(out.mean, torch.tensor(np.array(means)), rtol=1e-10, atol=1e-12)
+    close(out.variance, torch.tensor(np.array(variances)), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_softmax_weights_lie_between_equal_ones_and_the_most_certain_expert(kind):
+    ensemble, _ = build(kind, 4)
+    marginals = expert_marginals(posterior(ensemble), X)
+    uniform, equal = GPoE().merge(marginals), SoftmaxPoE(temperature=0.0).merge(marginals)
+    close(equal.mean, uniform.mean, rtol=1e-12)
+    close(equal.variance, uniform.variance, rtol=1e-12)
+    first = (marginals.variance / marginals.base_variance).argmin(0)[None]
+    alone = SoftmaxPoE(temperature=1e12).merge(marginals)
+    close(alone.mean, marginals.mean.gather(0, first)[0], rtol=1e-12)
+    close(alone.variance, marginals.variance.gather(0, first)[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,7 +157,13 @@ def test_with_communication_feeds_grbcm():
     assert float((out.mean - full.mean).abs().max()) < 0.3
 
 
-@pytest.mark.parametrize("make", [PoE, BCM, RBCM, GRBCM, GPoE])
+@pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf")])
+def test_temperatures_out_of_range_are_refused(temperature):
+    with pytest.raises(ValueError, match="temperature must be finite and not negative"):
+        SoftmaxPoE(temperature=temperature)
+
+
+@pytest.mark.parametrize("make", [PoE, BCM, RBCM, GRBCM, GPoE, SoftmaxPoE])
 def test_unknown_options_are_refused(make):
     with pytest.raises(ValueError, match="space must be one of 'latent', 'observed', got 'both'"):
         make(space="both")

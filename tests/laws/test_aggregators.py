@@ -31,14 +31,18 @@ from distgp.aggregation import (
     RBCM,
     AggregationError,
     Aggregator,
+    Barycentre,
     Ensemble,
     GPoE,
+    MarginalAggregator,
+    MinVariance,
     Nearest,
     Opt,
     OptLocal,
     OptPrinted,
     PoE,
     Pooled,
+    SoftmaxPoE,
     TwoLevel,
 )
 from distgp.data import RandomPartition, split, unstack
@@ -59,9 +63,16 @@ OPTIONS: dict[str, list[Aggregator]] = {
         for weights in ("uniform", "normalised", "entropy")
         for space in ("latent", "observed")
     ],
+    "softmax-poe": [SoftmaxPoE(), SoftmaxPoE(temperature=5.0, space="observed")],
     "bcm": [BCM(), BCM(space="observed")],
     "rbcm": [RBCM(), RBCM(space="observed")],
     "grbcm": [GRBCM(), GRBCM(space="observed")],
+    "min-variance": [MinVariance(), MinVariance(space="observed")],
+    "barycentre": [
+        Barycentre(weights=weights, space=space)
+        for weights in ("softmax", "uniform")
+        for space in ("latent", "observed")
+    ],
     "npae": [NPAE()],
     "opt": [
         Opt(n_central=20),
@@ -79,6 +90,7 @@ OPTIONS: dict[str, list[Aggregator]] = {
     "nearest": [Nearest()],
 }
 EVERY = list(itertools.chain(*OPTIONS.values()))
+BARYCENTRES = [Barycentre(), Barycentre(weights="uniform")]
 
 
 def serves(aggregator: Aggregator, kind: str) -> bool:
@@ -86,8 +98,7 @@ def serves(aggregator: Aggregator, kind: str) -> bool:
     if aggregator.name == "nearest":  # tests/aggregation/test_nearest.py has its laws
         return False
     if kind not in COMMON:
-        marginal = aggregator.name in ("poe", "gpoe", "bcm", "rbcm", "grbcm", "opt-local")
-        return marginal or (
+        return isinstance(aggregator, MarginalAggregator | OptLocal) or (
             isinstance(aggregator, Opt) and aggregator.variance in ("own", "weighted")
         )
     return kind == "shared Z" or aggregator.name != "pooled"
@@ -214,6 +225,7 @@ def test_chunks_change_nothing(aggregator, kind, monkeypatch):
     ("aggregator", "kind"),
     [
         *[(a, k) for a in (PoE(), GPoE(), GPoE(weights="normalised"), BCM()) for k in KINDS],
+        *[(a, k) for a in (SoftmaxPoE(), MinVariance(), *BARYCENTRES) for k in KINDS],
         *[(NPAE(), kind) for kind in COMMON],
         *[(GRBCM(), kind) for kind in KINDS],
         (Pooled(), "shared Z"),
@@ -235,7 +247,10 @@ def test_one_expert_alone_is_returned(aggregator, kind, space):
     close(out.variance, alone.variance[0], rtol=1e-6, atol=1e-7)
 
 
-RETURN_TO_PRIOR = [BCM(), RBCM(), GRBCM(), NPAE(), TwoLevel(n_central=15), GPoE(), Pooled()]
+RETURN_TO_PRIOR = [
+    *(BCM(), RBCM(), GRBCM(), NPAE(), TwoLevel(n_central=15), GPoE(), Pooled()),
+    *(SoftmaxPoE(), MinVariance(), *BARYCENTRES),
+]
 
 
 @pytest.mark.parametrize("kind", COMMON)

@@ -1,7 +1,8 @@
 """Aggregation: one posterior out of many experts'."""
 
+from distgp.aggregation.averages import Barycentre, MinVariance
 from distgp.aggregation.base import AggregationError, Aggregator, Combined, WeightsWarning
-from distgp.aggregation.committees import BCM, GRBCM, RBCM, GPoE, PoE
+from distgp.aggregation.committees import BCM, GRBCM, RBCM, GPoE, PoE, SoftmaxPoE
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import MarginalAggregator
 from distgp.aggregation.nearest import Nearest
@@ -17,9 +18,12 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
     for kind in (
         PoE,
         GPoE,
+        SoftmaxPoE,
         BCM,
         RBCM,
         GRBCM,
+        MinVariance,
+        Barycentre,
         NPAE,
         Opt,
         OptPrinted,
@@ -38,17 +42,20 @@ __all__ = [
     "RBCM",
     "AggregationError",
     "Aggregator",
+    "Barycentre",
     "CentralWarning",
     "Combined",
     "Ensemble",
     "GPoE",
     "MarginalAggregator",
+    "MinVariance",
     "Nearest",
     "Opt",
     "OptLocal",
     "OptPrinted",
     "PoE",
     "Pooled",
+    "SoftmaxPoE",
     "TwoLevel",
     "WeightsWarning",
 ]

@@ -176,7 +176,8 @@ class Combined(ABC):
                 raise AggregationError(
                     "this aggregator predicts each point by itself and has no covariance between "
                     "points; pooled, two-level with variance='central', opt with shared inducing "
-                    "inputs, and one expert under poe, gpoe, bcm or rbcm have one"
+                    "inputs, and one expert under poe, gpoe, softmax-poe, bcm, rbcm, min-variance or "
+                    "barycentre have one"
                 )
             return with_diagonal(between, self.predict(ensemble, X).variance)
 
@@ -233,6 +234,12 @@ def check_count(name: str, value: int | None) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
+def check_temperature(value: float) -> None:
+    """Refuse a temperature that is negative, infinite or NaN."""
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"temperature must be finite and not negative, got {value}")
+
+
 def check_ridge(value: float | None) -> None:
     """Refuse a ridge that is negative, infinite or NaN."""
     if value is not None and not 0 <= value < float("inf"):
@@ -251,7 +258,7 @@ def require_one_prior(ensemble: Ensemble, aggregator: str) -> None:
         ensemble.shares_hyperparameters,
         aggregator,
         "needs one prior, but these experts have different hyperparameters",
-        "poe, gpoe, bcm, rbcm, grbcm, opt or opt-local",
+        "poe, gpoe, softmax-poe, bcm, rbcm, grbcm, min-variance, barycentre, opt or opt-local",
     )
 
 

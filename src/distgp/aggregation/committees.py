@@ -1,7 +1,8 @@
-"""Products of experts and Bayesian committee machines: PoE, gPoE, BCM, rBCM and grBCM.
+"""Products of experts and Bayesian committee machines: PoE, gPoE, softmax PoE, BCM, rBCM and grBCM.
 
-Equations (4) and (5) of the paper. The precision is Σβ_i s_i⁻² for the products and
-Σβ_i s_i⁻² + (1 − Σβ_i) s_**⁻² for the committee machines; the mean is weighted by precisions.
+Equations (4) and (5) of the paper, and softmax weights for the product. The precision is Σβ_i s_i⁻²
+for the products and Σβ_i s_i⁻² + (1 − Σβ_i) s_**⁻² for the committee machines; the mean is weighted by
+precisions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Combined, Space, check_choice
+from distgp.aggregation.base import Combined, Space, check_choice, check_temperature
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import (
     AugmentedCombined,
@@ -104,8 +105,45 @@ class GPoE(MarginalAggregator):
 
 
 @dataclass(frozen=True)
+class SoftmaxPoE(MarginalAggregator):
+    """Generalised product of experts with softmax weights, β_i ∝ exp(−T s_i² / s_**²), Σβ_i = 1.
+
+    Cohen, Mbuvha, Marwala and Deisenroth (Healing Products of Gaussian Process Experts, ICML 2020).
+    Their exponent is −T s_i² for targets scaled to unit variance; here the variances are relative to the
+    prior's, so that the units of y do not matter. Uncertain experts lose their say sooner than under
+    `GPoE`, and far from the data, where all variances are the prior's, the weights are 1/M and the prior
+    returns.
+
+    Parameters
+    ----------
+    temperature : float, default=100
+        T, as in the authors' program. 0 gives the uniform `GPoE`, and a large one `MinVariance`.
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, as the authors do, or observed ones.
+    """
+
+    name: ClassVar[str] = "softmax-poe"
+    temperature: float = 100.0
+    space: Space = "latent"
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        check_choice("space", self.space, ("latent", "observed"))
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σβ_i s_i⁻²."""
+        return product(marginals, marginals.softmax(self.temperature))
+
+
+@dataclass(frozen=True)
 class BCM(MarginalAggregator):
     """Bayesian committee machine, β_i = 1.
+
+    It is also the aggregation by equivalent observations of the library guepard (N. Durrande and others,
+    `predict_f_marginals`). Expert i's marginal at x is what the prior becomes after one observation of
+    f(x) with noise variance r_i = 1 / (s_i⁻² − s_**⁻²) and value z_i = r_i μ_i s_i⁻². The prior
+    conditioned on all M of these, with independent noise, has precision s_**⁻² + Σ(s_i⁻² − s_**⁻²) and
+    precision times mean Σ z_i / r_i = Σ μ_i s_i⁻², which is the formula below.
 
     Parameters
     ----------

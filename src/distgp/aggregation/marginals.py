@@ -1,7 +1,7 @@
 """What aggregators from marginals share: the experts' predictions, and the posteriors made of them.
 
 Such an aggregator needs nothing of the experts but their means and variances at the test points;
-`committees` has the aggregators themselves.
+`committees` and `averages` have the aggregators themselves.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class Marginals:
         """½(log s_**² − log s_i²): what expert i has learnt about f(x), in nats."""
         return 0.5 * (self.base_variance.log() - self.variance.log())
 
+    def softmax(self, temperature: float) -> Tensor:
+        """β_i ∝ exp(−T s_i² / s_**²), adding up to 1: the most certain experts weigh most."""
+        return torch.softmax(-temperature * self.variance / self.base_variance, 0)
+
 
 class MarginalAggregator(Aggregator):
     """An aggregator that needs the experts' means and variances at the test points, no more."""
@@ -95,7 +99,7 @@ class MarginalCombined(Combined):
         return self.aggregator.space
 
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The mean of the whole prediction: it is weighted by precisions."""
+        """The mean of the whole prediction: its weights are made of the variances."""
         return self.predict_chunk(ensemble, X).mean
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:

@@ -48,7 +48,10 @@ from distgp.aggregation.variance import (
 SMALL_NORM, LARGEST_NORM = 10.0, 1e3
 """Σ|β| beyond which weights are reported. Over all rows large weights come from experts that span
 nearly the same functions, and do little harm: measured RMSE within 2 % of the full GP's at 210."""
-MARGINAL = "poe, gpoe, bcm, rbcm, grbcm, or opt with variance='own' or 'weighted'"
+MARGINAL = (
+    "poe, gpoe, softmax-poe, bcm, rbcm, grbcm, min-variance, barycentre, or opt with variance='own' "
+    "or 'weighted'"
+)
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,16 @@ from distgp.training.objective import Objective
 from distgp.training.priors import log_prior
 from distgp.training.rounds import Rounds
 
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start. They do not change which rows are nearest."""
+SEARCHED = (0.3, 0.1, 0.03)
+"""Factors of the lengthscales of a second start. They do not change which rows are nearest."""
 COARSE_ROWS = 2048
 """The first rows in the order, which cover the data coarsely. Where there are far more rows, a third of
 the neighbours come from these: the nearest of all are then so near that they say nothing of what is
 slow in the function."""
 EARLY_TARGETS = 256
 """Targets at least in the stages before the last."""
+EARLY_GAIN = 0.2
+"""Nats that five rounds must gain for a stage before the last to go on."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +48,26 @@ class NearestRows(Algorithm):
 
     Parameters
     ----------
-    n_targets : int, default=4096
+    n_targets : int, default=8192
         The number of rows whose likelihood is looked at.
     n_neighbors : int, default=50
         k, the rows that each of them is conditioned on.
     stages : int, default=3
         How often neighbours are found anew, for the θ found so far.
     search : bool, default=True
-        Whether shorter lengthscales are tried as a start.
-    n_iter : int, default=120
+        Whether a second descent begins at shorter lengthscales. The better of both is kept.
+    n_iter : int, default=240
         Evaluations of the objective, at most, over all stages.
     seed : int, default=0
         The seed of the sample.
     """
 
     name: ClassVar[str] = "nearest"
-    n_targets: int = 4096
+    n_targets: int = 8192
     n_neighbors: int = 50
     stages: int = 3
     search: bool = True
-    n_iter: int = 120
+    n_iter: int = 240
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,11 +79,12 @@ class NearestRows(Algorithm):
         """Offer rows as targets; or, for targets given, the nearest rows before each."""
         rows = shard.flatten().without_padding()
         if "x" not in message.shared:
-            key = row_priority(rows.rows, self.seed + 1)
+            place = row_priority(rows.rows, ORDER_SEED)
+            key = torch.minimum(row_priority(rows.rows, self.seed + 1), ~place)
             best = key.argsort()[: self.n_targets]
             chosen = rows.take(best)
-            limit = row_priority(chosen.rows, ORDER_SEED)
-            return Reply({}, {"X": chosen.X, "y": chosen.y, "limit": limit, "key": key[best]})
+            offered = {"X": chosen.X, "y": chosen.y, "limit": place[best], "key": key[best]}
+            return Reply({}, offered)
         theta = objective.layout.unpack(message.shared["x"])
         ordered = OrderedRows(replace(theta, inducing=None), rows)
         targets = message.shared["targets"].double()
@@ -111,22 +114,22 @@ class NearestRows(Algorithm):
         chosen = offers["key"].argsort()[: self.n_targets]
         targets = {name: offers[name][chosen] for name in ("X", "y", "limit")}
         coarse = _priority_of_first(COARSE_ROWS, float(sizes.sum())).to(targets["limit"])
-        x = start
-        for stage in range(self.stages):
-            last = stage == self.stages - 1
-            # Neighbours will change anyway before the last stage: a part of the targets will do.
-            few = max(EARLY_TARGETS, self.n_targets // 4)
-            some = targets if last else {name: value[:few] for name, value in targets.items()}
-            sets = self._neighbourhoods(x, some, coarse, rounds)
-            if stage == 0 and self.search:
-                x = self._best_start(objective, x, sets)
-            budget = (stage + 1) * self.n_iter // self.stages
-            try:
-                self._minimise(objective, x, sets, rounds, budget)
-            except Stop:
-                if last:
-                    raise
-            x = rounds.vectors
+        # Neighbours will change anyway before the last stage: a part of the targets will do.
+        few = max(EARLY_TARGETS, self.n_targets // 8)
+        some = {name: value[:few] for name, value in targets.items()}
+        points = self._starts(objective, start, some, coarse, rounds) if self.search else [start]
+        early = self.stages - 1
+        share = self.n_iter // (early * len(points) + 2)
+        ends = []
+        for x in points:
+            for _ in range(early):
+                sets = self._neighbourhoods(x, some, coarse, rounds)
+                x = self._minimised(objective, x, sets, rounds, share)
+            ends.append((x, self._neighbourhoods(x, targets, coarse, rounds)))
+        x, sets = min(ends, key=lambda end: _value(objective, *end))
+        self._minimised(
+            objective, x, sets, rounds, self.n_iter - early * len(points) * share, last=True
+        )
 
     def _neighbourhoods(
         self, x: Tensor, targets: dict[str, Tensor], coarse: Tensor, rounds: Rounds
@@ -152,38 +155,50 @@ class NearestRows(Algorithm):
         real.append(torch.ones_like(real[0][:, :1]))
         return torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1)
 
-    def _best_start(
-        self, objective: Objective, x: Tensor, sets: tuple[Tensor, Tensor, Tensor]
-    ) -> Tensor:
-        """The start, or one with shorter lengthscales where those explain the targets better."""
+    def _starts(
+        self,
+        objective: Objective,
+        x: Tensor,
+        targets: dict[str, Tensor],
+        coarse: Tensor,
+        rounds: Rounds,
+    ) -> list[Tensor]:
+        """The start, and of those with shorter lengthscales the one that explains the targets best.
+
+        Both are worth a descent. From long lengthscales one may end where everything is noise. With
+        short ones all neighbours agree in columns with few values, so that the lengthscales of these
+        get no gradient.
+        """
         theta = objective.layout.unpack(x)
         lengths = {
             name: value
             for name, value in theta.kernel.parameters().items()
             if name.endswith("lengthscale")
         }
-        found = []
+        if not lengths:
+            return [x]
+        sets = self._neighbourhoods(x, targets, coarse, rounds)
+        shorter = []
         for factor in SEARCHED:
             kernel = theta.kernel.with_parameters({n: factor * v for n, v in lengths.items()})
-            trial = objective.layout.pack(replace(theta, kernel=kernel))
-            value = float(evaluate(objective, trial, sets, gradient=False)[0])
-            found.append((value if value == value else float("inf"), -factor, trial))
-        return min(found, key=lambda candidate: candidate[:2])[2]
+            shorter.append(objective.layout.pack(replace(theta, kernel=kernel)))
+        return [x, min(shorter, key=lambda point: _value(objective, point, sets))]
 
-    def _minimise(
+    def _minimised(
         self,
         objective: Objective,
         x: Tensor,
         sets: tuple[Tensor, Tensor, Tensor],
         rounds: Rounds,
         budget: int,
-    ) -> None:
-        """L-BFGS with fixed neighbours; stops when the history has `budget` rounds."""
-        layout = objective.layout
+        last: bool = False,
+    ) -> Tensor:
+        """The minimum by L-BFGS with fixed neighbours, or where `budget` more rounds have led."""
+        layout, begin = objective.layout, len(rounds.history)
         search = Lbfgs(x, layout.low, layout.high)
 
         def trial(point: Tensor) -> tuple[float, Tensor]:
-            if len(rounds.history) >= budget:
+            if len(rounds.history) >= begin + budget:
                 raise Stop("iterations")
             value, gradient = evaluate(objective, point, sets)
             better = search.offer(point, float(value), gradient)
@@ -194,9 +209,25 @@ class NearestRows(Algorithm):
                 accepted=better,
                 failed=not bool(torch.isfinite(value)),
             )
+            recent = [
+                round_.objective for round_ in rounds.history[max(begin, len(rounds.history) - 6) :]
+            ]
+            if not last and len(recent) == 6 and recent[0] - recent[-1] < EARLY_GAIN:
+                raise Stop("tolerance")
             return float(value), gradient
 
-        search.minimise(trial)
+        try:
+            search.minimise(trial)
+        except Stop:
+            if last:
+                raise
+        return search.x
+
+
+def _value(objective: Objective, x: Tensor, sets: tuple[Tensor, Tensor, Tensor]) -> float:
+    """The objective, infinite where it cannot be computed."""
+    value = float(evaluate(objective, x, sets, gradient=False)[0])
+    return value if value == value else float("inf")
 
 
 def evaluate(
@@ -207,7 +238,7 @@ def evaluate(
 ) -> tuple[Tensor, Tensor]:
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
     X, y, real = sets
-    size = chunk_rows(3 * X.shape[1] ** 2, X.device)
+    size = chunk_rows(6 * X.shape[1] ** 2, X.device)
 
     def part(start: int) -> tuple[Tensor, Tensor]:
         some, point = slice(start, start + size), x.detach().requires_grad_(gradient)

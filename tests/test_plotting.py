@@ -117,6 +117,24 @@ def test_comparison_and_calibration(line, tmp_path):
     assert (np.diff(observed) >= 0).all() and abs(observed[24] - 0.5) < 0.15
 
 
+def test_baselines_are_drawn_otherwise_than_aggregators():
+    results = [
+        Result("full exact GP", rmse=1.0, nlpd=0.0),
+        Result("poe", rmse=2.0, nlpd=1.0, w2=0.5),
+        Result("ridge regression", rmse=3.0, nlpd=2.0, baseline=True),
+    ]
+    figure = plotting.comparison_figure(results)
+    bars = dict(
+        zip(["ridge regression", "poe", "full exact GP"], figure.axes[0].patches, strict=True)
+    )
+    assert {name for name, bar in bars.items() if bar.get_hatch()} == {"ridge regression"}
+    assert len({bar.get_facecolor() for bar in bars.values()}) == 3
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["aggregator", "full GP", "baseline"]
+    assert len(figure.axes[2].patches) == 1  # baselines are at no distance from the full GP
+    assert not plotting.comparison_figure(results[:2]).legends
+
+
 def test_wide_ranges_are_drawn_on_a_log_axis():
     results = [Result("a", rmse=1e-12), Result("b", rmse=1.0)]
     ax = plotting.plot_comparison(results)

@@ -1,18 +1,27 @@
-"""What "auto" means: the rules behind the defaults, with the costs that they come from.
+"""What "auto" means: the candidates that are measured, and rules where nothing is measured.
 
-`benchmarks/estimator.py` measures them on two CPU cores. Training exact experts of s rows costs about
-s²n per round. On a smooth function small shards lose nothing and are cheap; on a rough one, where
-rows never suffice, the error falls as s grows, and sparse experts are far worse. So s is as large as
-seems affordable: 1,000. Two-level adds n² kernel values, again for every n rows predicted: beyond
-20,000 rows sparse experts take over, whose cost is linear in n, and constant for training.
+With all of expert, aggregation, training, and the numbers of experts and inducing inputs left at
+"auto", rows are held out, the candidates below are tried, and the best is fitted to all rows. Trials
+are cheap: they learn from few rows, but for nearest rows, whose neighbours must be as near as they
+will be. Where something is given, rules by the number of rows decide the rest.
+
+`benchmarks/estimator.py` measures the costs behind the rules on two CPU cores. Training exact experts of
+s rows costs about s²n per round. On a smooth function small shards lose nothing and are cheap; on a
+rough one, where rows never suffice, the error falls as s grows, and sparse experts are far worse. So s
+is as large as seems affordable: 1,000. Two-level adds n² kernel values, again for every n rows
+predicted: beyond 20,000 rows sparse experts take over, whose cost is linear in n, and constant for
+training.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from distgp.aggregation import Aggregator, Ensemble, Nearest, OptLocal, PoE, Pooled, TwoLevel
 from distgp.experts import NearestExpert
+from distgp.training import NearestRows
 
 EXACT_SHARD = 1_000
 """Rows per exact expert, at most."""
@@ -34,12 +43,90 @@ TRAINING = {"exact": "fact", "sparse": "pooled", "nearest": "nearest"}
 """The method of training by kind of expert: with one shard, or sparse experts, that of a single GP."""
 
 
+EXACT_ALONE = 1_500
+"""Rows up to which one exact GP is affordable."""
+OWN_SHARD = 1_000
+"""Rows per expert that learns hyperparameters of its own."""
+OWN_INDUCING = 100
+"""Inducing inputs of such an expert."""
+TRIAL_ROWS = 4_000
+"""Rows that a candidate learns from in its trial, but for nearest rows."""
+TRIAL_TEST = 2_000
+"""Rows that a candidate is measured on."""
+KERNELS_TRIED = ("matern52", "rbf", "matern52 + linear", "rbf + linear", "linear")
+"""What kernel="auto" stands for."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to fit.
+
+    Parameters
+    ----------
+    name : str
+        What the user reads.
+    settings : dict of str to object
+        The estimator's parameters, by name.
+    trial : dict of str to object
+        Parameters that make its trial cheaper.
+    rows : int, optional
+        The number of rows that its trial learns from, at most; all by default.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    trial: dict[str, Any] = field(default_factory=dict)
+    rows: int | None = None
+
+
+def candidates(n: int) -> list[Candidate]:
+    """The ways to fit n rows that are worth measuring.
+
+    One exact GP while it is affordable, and beyond it its two approximations, by inducing inputs and
+    by nearest rows; and experts with hyperparameters of their own, which do not agree where rows are
+    unlike those that they know, so that their combination is cautious there.
+    """
+    own = {
+        "expert": "sparse",
+        "training": "independent",
+        "aggregation": "opt-local",
+        "n_inducing": OWN_INDUCING,
+    }
+    found = [
+        Candidate("experts of their own, opt-local", own, {"n_iter": 60}, TRIAL_ROWS),
+    ]
+    if n <= EXACT_ALONE:
+        return [Candidate("exact GP", {"expert": "exact", "n_experts": 1}, {"n_iter": 60}), *found]
+    quick = NearestRows(n_targets=1024, stages=2, n_iter=60)
+    return [
+        Candidate("nearest rows", {"expert": "nearest"}, {"training": quick, "n_inducing": 0}),
+        Candidate(
+            "sparse, pooled", {"expert": "sparse"}, {"n_inducing": 256, "n_iter": 40}, TRIAL_ROWS
+        ),
+        *found,
+    ]
+
+
+def kernels(candidate: Candidate) -> list[Candidate]:
+    """The same way to fit, with every kernel that is tried."""
+    return [
+        replace(
+            candidate,
+            name=f"{candidate.name}, {name}",
+            settings=candidate.settings | {"kernel": name},
+        )
+        for name in KERNELS_TRIED
+    ]
+
+
 def expert(n: int) -> str:
     """The kind of expert for n rows: exact while n² is small, sparse beyond."""
     return "exact" if n <= EXACT_ROWS else "sparse"
 
 
-def number_of_experts(n: int, kind: str, inducing: int, workers: int = 1) -> int:
+def number_of_experts(
+    n: int, kind: str, inducing: int, workers: int = 1, independent: bool = False
+) -> int:
     """The number of experts for n rows.
 
     Parameters
@@ -54,11 +141,15 @@ def number_of_experts(n: int, kind: str, inducing: int, workers: int = 1) -> int
     workers : int
         The number of workers. How rows are divided changes nothing for nearest experts, and nothing
         but the division of work for sparse ones that share all, so that every worker has one.
+    independent : bool, default=False
+        Whether experts learn hyperparameters of their own: their shards have about 1,000 rows.
 
     Returns
     -------
     int
     """
+    if independent:
+        return max(min(2, n), math.ceil(n / OWN_SHARD))
     if kind == "exact":
         return math.ceil(n / EXACT_SHARD)
     if kind == "nearest":

@@ -1,4 +1,7 @@
-"""All aggregators on the same fitted experts, beside the full GP with the same hyperparameters."""
+"""All aggregators on the same fitted experts, beside the full GP with the same hyperparameters.
+
+Baselines that are no Gaussian processes stand beside them: what a model must beat to be worth its time.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
-from distgp import metrics
+from distgp import choice, metrics
 from distgp.aggregation import AGGREGATORS
 from distgp.files import whole
 from distgp.progress import Progress
@@ -29,17 +31,19 @@ class Result:
     Parameters
     ----------
     name : str
-        The aggregator, or the reference.
+        The aggregator, the reference, or a baseline.
     seconds : float
-        Time to combine the experts and to predict the test rows.
+        Time to combine the experts and to predict the test rows; of a baseline, to fit and to predict.
     rmse, nlpd : float
         Root mean squared error and mean negative log predictive density, in the target's units.
     coverage : float
         The share of the targets inside their 90 % intervals.
     w2 : float
-        2-Wasserstein distance of the latent predictions to those of the full GP.
+        2-Wasserstein distance of the latent predictions to those of the full GP; None for baselines.
     error : str
         The reason of a failure; all figures are then None.
+    baseline : bool, default=False
+        Whether this is no aggregator, and only there to be compared with.
     """
 
     name: str
@@ -49,6 +53,24 @@ class Result:
     coverage: float | None = None
     w2: float | None = None
     error: str | None = None
+    baseline: bool = False
+
+
+def expert_of(model: DistributedGPRegressor) -> str:
+    """The kind of a fitted model's experts, such as "exact"."""
+    return model.models_[0].ensemble.expert.name
+
+
+def serving(model: DistributedGPRegressor) -> list[str]:
+    """The names of the aggregators that can combine experts of a fitted model's kind."""
+    kind = expert_of(model)
+    return [name for name, aggregator in AGGREGATORS.items() if kind in aggregator.serves]
+
+
+def left_out(model: DistributedGPRegressor) -> list[str]:
+    """The names of the aggregators that are for other kinds of experts than a fitted model's."""
+    able = serving(model)
+    return [name for name in AGGREGATORS if name not in able]
 
 
 def reference(model: DistributedGPRegressor, X: Any, y: Any) -> tuple[str, DistributedGPRegressor]:
@@ -83,6 +105,7 @@ def reference(model: DistributedGPRegressor, X: Any, y: Any) -> tuple[str, Distr
         n_inducing=model.inducing_ if shared else "auto",
         kernel=model.kernel_,
         noise=model.noise_,
+        mean=model.mean,
         training=None,
         normalize=model.normalize,
         device=model.device,
@@ -97,7 +120,7 @@ def compare(
     X: Any,
     y: Any,
     full: tuple[str, DistributedGPRegressor] | None = None,
-    aggregators: Iterable[str] = tuple(AGGREGATORS),
+    aggregators: Iterable[str] | None = None,
     verbose: bool = False,
 ) -> list[Result]:
     """Measure every aggregator of the same experts on test rows.
@@ -111,8 +134,8 @@ def compare(
     full : tuple, optional
         The name and the model of a reference, as `reference` returns them. It gets a result of its
         own, the first, and the others' latent predictions are compared with it.
-    aggregators : iterable of str, default=all of them
-        Names of `distgp.AGGREGATORS`.
+    aggregators : iterable of str, optional
+        Names of `distgp.AGGREGATORS`; by default all that serve this kind of experts.
     verbose : bool, default=False
         Whether to show progress.
 
@@ -122,7 +145,8 @@ def compare(
         In the target's units. An aggregator that cannot combine these experts says why.
     """
     y = np.asarray(y, dtype=np.float64)
-    names, results, target = list(aggregators), [], None
+    names = serving(model) if aggregators is None else list(aggregators)
+    results, target = [], None
     with Progress("comparing", len(names) + (full is not None), show=verbose) as progress:
         if full is not None:
             result, target = _figures(full[0], full[1], X, y, None, None)
@@ -144,8 +168,11 @@ def on_split(
     test: float,
     seed: int,
     verbose: bool = False,
+    validation: str = "random",
+    time: Any = None,
+    groups: Any = None,
 ) -> list[Result]:
-    """Fit a model on a random share of the rows and compare its aggregators on the others.
+    """Fit a model on a share of the rows, and compare its aggregators and baselines on the others.
 
     Where the experts share their hyperparameters the full GP is the reference.
 
@@ -161,23 +188,73 @@ def on_split(
         The seed of the division.
     verbose : bool, default=False
         Whether to show the progress of the comparison.
+    validation : {"random", "last", "groups"}, default="random"
+        Which rows are held out: rows drawn at random, the last ones, or whole groups.
+    time : array-like of shape (n,), optional
+        When each row was observed, for "last": numbers or dates. By default the rows are in order.
+    groups : array-like of shape (n,), optional
+        The group of each row, for "groups".
 
     Returns
     -------
     list of Result
-        As of `compare`.
+        Those of `compare`, then those of the baselines.
 
     Raises
     ------
     ValueError
-        If the share is not between 0 and 1.
+        If the share is not between 0 and 1, or the groups are missing.
     """
+    X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:
         raise ValueError(f"the share of test rows must be between 0 and 1, got {test}")
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=test, random_state=seed)
-    model.fit(X_train, y_train)
-    full = None if np.ndim(model.noise_) else reference(model, X_train, y_train)
-    return compare(model, X_test, y_test, full, verbose=verbose)
+    train, out = choice.hold_out(
+        len(X), validation, time=time, groups=groups, share=test, seed=seed
+    )
+    rows = {"time": time, "groups": groups}
+    given = {name: np.asarray(v)[train] for name, v in rows.items() if v is not None}
+    model.fit(X[train], y[train], **given)
+    full = None if np.ndim(model.noise_) else reference(model, X[train], y[train])
+    found = compare(model, X[out], y[out], full, verbose=verbose)
+    return [*found, *baselines(X[train], y[train], X[out], y[out], seed)]
+
+
+def baselines(
+    X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray, seed: int = 0
+) -> list[Result]:
+    """Measure what is no Gaussian process: the training mean, ridge regression, gradient boosting.
+
+    Each predicts a Gaussian. The standard deviation is that of the training targets for their mean, and
+    that of the errors on a fifth of the training rows, left out for that, for the others.
+
+    Parameters
+    ----------
+    X, y : ndarray
+        The rows to learn from, and their targets.
+    X_test, y_test : ndarray
+        The rows to be measured on, and their targets.
+    seed : int, default=0
+        The seed of what is random.
+
+    Returns
+    -------
+    list of Result
+        With `baseline` true.
+    """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    def boosting() -> tuple[np.ndarray, np.ndarray]:
+        model = HistGradientBoostingRegressor(random_state=seed % 2**32)
+        return choice.with_spread(model, X, y, X_test, seed)
+
+    trials = choice.baselines(X, y, X_test, y_test, seed)
+    trials.append(choice.measured("gradient boosting", boosting, y_test, baseline=True))
+    return [
+        Result(t.name, error=t.error, baseline=True)
+        if t.error
+        else Result(t.name, t.seconds, t.rmse, t.nlpd, t.cover, baseline=True)
+        for t in trials
+    ]
 
 
 def write_csv(results: Sequence[Result], path: Path) -> None:

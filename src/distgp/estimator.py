@@ -21,11 +21,16 @@ from torch import Tensor
 from distgp import metrics, persistence
 from distgp.engines import Engine, LocalEngine
 from distgp.experts import Parameters
-from distgp.kernels import KERNELS, Kernel, Stationary
+from distgp.kernels import KERNELS, Kernel, Linear, Stationary
+from distgp.summary import Summary, feature_relevance, summary
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 REACH = 1e3
 """How far training may take the parameters of a named kernel from where they start."""
+LARGEST_SIGNAL = 2.0
+"""The largest signal variance of a named kernel, in units of the target's variance. Without it, where
+columns nearly repeat each other, the variance runs away with the lengthscales for next to nothing, and
+the model extrapolates without limit along directions in which its rows hardly vary."""
 ESTIMATORS: dict[str, type[GPEstimator]] = {}
 """Every estimator by the name that files know it by."""
 Named = TypeVar("Named")
@@ -100,6 +105,8 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
             "n_features": self.n_features_in_,
             "feature_names": self._names(),
             "table": getattr(self, "table_", None),
+            "choice": getattr(self, "choice_", None),
+            "settled": getattr(self, "settled_", None),
         }
         about = {
             "estimator": type(self).__name__,
@@ -132,6 +139,29 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     def training_(self) -> Any:
         """The `TrainingResult`: how training went."""
         return self._of_each(lambda model: model.training)
+
+    def summary(self) -> Summary:
+        """Describe the fitted model in words, its hyperparameters in the units of the data.
+
+        Returns
+        -------
+        Summary
+            To be printed, or shown by a notebook.
+        """
+        check_is_fitted(self)
+        return summary(self)
+
+    @property
+    def feature_relevance_(self) -> np.ndarray:
+        """The relevance of each column, (d,) or (targets, d): `distgp.summary.feature_relevance`."""
+        if not hasattr(self, "models_"):
+            raise AttributeError("this regressor is not fitted yet: call fit first")
+        return feature_relevance(self)
+
+    def _html_repr(self) -> str:
+        """What notebooks show: scikit-learn's diagram, and the summary where there is one."""
+        diagram = super()._html_repr()
+        return diagram + self.summary().html() if hasattr(self, "models_") else diagram
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "models_")
@@ -229,8 +259,9 @@ def load(path: Path | str, device: str | None = None) -> Any:
     made.n_features_in_ = state["n_features"]
     if state["feature_names"] is not None:
         made.feature_names_in_ = np.array(state["feature_names"], dtype=object)
-    if state["table"] is not None:
-        made.table_ = state["table"]
+    for name in ("table", "choice", "settled"):
+        if state.get(name) is not None:
+            setattr(made, f"{name}_", state[name])
     return made
 
 
@@ -281,6 +312,28 @@ def a_name(registry: Mapping[str, Any], base: type, *others: str | None) -> Chec
             article = "an" if base.__name__[0] in "AEIOU" else "a"
             raise ValueError(
                 f"{name} must be one of {named} or {article} {base.__name__} object, got {value!r}"
+            )
+
+    return check
+
+
+def kernel_names(text: str) -> list[str]:
+    """The names in a text such as "matern52 + linear"."""
+    return [name.strip() for name in text.split("+")]
+
+
+def a_kernel(*others: str) -> Check:
+    """A kernel object, a name, names joined by "+", or one of the other values."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, Kernel) or (isinstance(value, str) and value in others):
+            return
+        known = (*KERNELS, "linear")
+        if not isinstance(value, str) or not all(part in known for part in kernel_names(value)):
+            named = ", ".join(repr(choice) for choice in (*known, *others))
+            raise ValueError(
+                f"{name} must be one of {named}, names joined by '+' such as 'matern52 + linear', or a "
+                f"Kernel object, got {value!r}"
             )
 
     return check
@@ -354,7 +407,8 @@ def starting_parameters(
     Parameters
     ----------
     kernel : str or Kernel
-        A kernel, or the name of one, which gets a signal variance and one lengthscale per column.
+        A kernel, or the name of one, which gets a signal variance and one lengthscale per column;
+        "linear"; or names joined by "+".
     noise : float
         The noise variance.
     d : int
@@ -370,25 +424,50 @@ def starting_parameters(
         Kernel and noise variance.
     """
     if isinstance(kernel, str):
-        a_name(KERNELS, Kernel)("kernel", kernel)
+        a_kernel()("kernel", kernel)
         # Points of standardised data are √d apart, so that is a lengthscale to start from.
-        kernel = 1.0 * build(KERNELS[kernel], [math.sqrt(d)] * d)
+        parts = [
+            Linear() if name == "linear" else 1.0 * build(KERNELS[name], [math.sqrt(d)] * d)
+            for name in kernel_names(kernel)
+        ]
+        kernel = sum(parts[1:], start=parts[0])
     start = Parameters.of(kernel, float(noise)).to(like.device, like.dtype)
     start.kernel(like.new_zeros(1, d))  # refuses a kernel of another width
     return start
 
 
-def default_bounds(kernel: Any, start: Parameters) -> dict[str, tuple[float, float]]:
+def default_bounds(
+    kernel: Any, start: Parameters, capped: bool = False
+) -> dict[str, tuple[float, float]]:
     """A named kernel's parameters stay within a factor of 1,000 of where they start.
 
-    On smooth functions variance and lengthscales can grow together for ever, for next to nothing.
+    Parameters
+    ----------
+    kernel : str or Kernel
+        What the user gave: a kernel object has no bounds but the user's.
+    start : Parameters
+        Where training starts.
+    capped : bool, default=False
+        Whether the signal variance stays below twice the target's variance, which is 1 where the
+        target is standardised.
+
+    Returns
+    -------
+    dict of str to (float, float)
+        Bounds by the full path of a parameter.
     """
     if isinstance(kernel, Kernel):
         return {}
-    return {
+    bounds = {
         f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
         for name, value in start.kernel.parameters().items()
     }
+    names = kernel_names(kernel)
+    for place, name in enumerate(names) if capped else ():
+        path = "kernel.variance" if len(names) == 1 else f"kernel.kernels.{place}.variance"
+        if name != "linear":
+            bounds[path] = (bounds[path][0], LARGEST_SIGNAL)
+    return bounds
 
 
 def check_varies(targets: np.ndarray) -> None:

@@ -265,7 +265,7 @@ class SparseGridGP(GPEstimator):
         like = self._like()
         inputs = scalings[0].inputs(X, like)
         columns = zip(scalings, targets.T, strict=True)
-        scaled = torch.stack([scaling.targets(column, like) for scaling, column in columns], -1)
+        scaled = torch.stack([scaling.targets(column, X, like) for scaling, column in columns], -1)
         rows = torch.arange(len(X), device=like.device)
         data = Shard(inputs, scaled, rows)
         parts = even_parts(len(X), engine.workers)

@@ -13,6 +13,7 @@ from distgp import linalg
 from distgp.aggregation import Aggregator, Combined, Ensemble
 from distgp.data.scaling import Scaling
 from distgp.experts import Parameters, Posterior
+from distgp.novelty import Inputs
 from distgp.training import TrainingResult
 
 
@@ -32,6 +33,8 @@ class Model:
         The combination, computed once.
     training : TrainingResult or None
         How θ was found.
+    inputs : Inputs, optional
+        What the training inputs look like; None in files of earlier versions.
     """
 
     scaling: Scaling
@@ -39,6 +42,7 @@ class Model:
     aggregation: Aggregator
     combined: Combined
     training: TrainingResult | None
+    inputs: Inputs | None = None
 
     @property
     def parameters(self) -> Parameters:
@@ -60,7 +64,7 @@ class Model:
         ndarray of shape (N,)
         """
         chosen = combined or self.combined
-        return self.scaling.mean(chosen.mean(self.ensemble, self._inputs(X)))
+        return self.scaling.mean(chosen.mean(self.ensemble, self._inputs(X)), X)
 
     def predict(
         self, X: np.ndarray, latent: bool, combined: Combined | None = None
@@ -68,14 +72,14 @@ class Model:
         """Mean and variance at the rows of X, of an observation y or of the latent f."""
         chosen = combined or self.combined
         out = chosen.predict(self.ensemble, self._inputs(X), observed=not latent)
-        return self.scaling.mean(out.mean), self.scaling.variance(out.variance)
+        return self.scaling.mean(out.mean, X), self.scaling.variance(out.variance)
 
     def covariance(
         self, X: np.ndarray, latent: bool, combined: Combined | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean at the rows of X, and covariance between them."""
         mean, covariance = self._joint(X, latent, combined or self.combined)
-        return self.scaling.mean(mean), self.scaling.variance(covariance)
+        return self.scaling.mean(mean, X), self.scaling.variance(covariance)
 
     def sample(self, X: np.ndarray, size: int, seed: int, latent: bool) -> np.ndarray:
         """Joint draws of y, or of f, at the rows of X, (N, size)."""
@@ -83,7 +87,7 @@ class Model:
         covariance = covariance.double()
         L = linalg.cholesky(covariance, "the covariance between test points", singular=True)
         normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(X), size)))
-        return self.scaling.mean(mean[:, None] + L @ normal.to(L))
+        return self.scaling.mean(mean[:, None] + L @ normal.to(L), X)
 
     def gathered(self) -> Model:
         """The same model with its experts in this process."""
@@ -95,7 +99,8 @@ class Model:
         """The same model with more experts, combined anew by the aggregator chosen for all."""
         ensemble = self.ensemble.extended(posterior)
         method = aggregation(ensemble)
-        return Model(self.scaling, ensemble, method, method.combine(ensemble), self.training)
+        combined = method.combine(ensemble)
+        return replace(self, ensemble=ensemble, aggregation=method, combined=combined)
 
     def _inputs(self, X: np.ndarray) -> Tensor:
         return self.scaling.inputs(X, self.parameters.noise)

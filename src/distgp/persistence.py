@@ -31,6 +31,7 @@ from distgp.aggregation.nested import NestedCombined
 from distgp.aggregation.opt_local import LocalCombined
 from distgp.aggregation.pooled import PooledCombined
 from distgp.aggregation.variance import WeightedCombined
+from distgp.choice import Choice, Trial
 from distgp.data import PARTITIONS, Scaling, Shard, encoding
 from distgp.engines import LocalPlacement
 from distgp.experts import (
@@ -46,6 +47,7 @@ from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
 from distgp.files import whole
 from distgp.model import Model
+from distgp.novelty import Inputs
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 
 KIND = "distgp-model"
@@ -55,6 +57,9 @@ FORMAT = 1
 NAMES: dict[str, type] = {
     "model": Model,
     "scaling": Scaling,
+    "inputs": Inputs,
+    "choice": Choice,
+    "choice/trial": Trial,
     "shard": Shard,
     "placement": LocalPlacement,
     "table": encoding.Columns,
@@ -154,6 +159,17 @@ def load(path: Path | str, device: str | None = None) -> Any:
             f"{path} has the header of a distgp model but not its content ({error}): it was damaged, "
             "or written by another version"
         ) from error
+
+
+def header(path: Path | str) -> dict[str, str]:
+    """The readable entries of a model file's header: format, version, estimator, parameters, …"""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            found = file.metadata() or {}
+    except SafetensorError as error:
+        raise ModelFileError(f"{path} is not a model file of distgp ({error})") from error
+    _check(Path(path), found)
+    return {name: text for name, text in found.items() if name not in ("tree", "checksum")}
 
 
 def checksum(tree: str, tensors: dict[str, Tensor]) -> str:

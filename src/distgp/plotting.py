@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from sklearn.inspection import partial_dependence
 
 from distgp.compare import Result
@@ -230,6 +231,8 @@ def plot_comparison(
 ) -> Axes:
     """Draw one bar per aggregator, the best at the top, without those that failed.
 
+    The full GP has another colour, and baselines are grey and hatched.
+
     Parameters
     ----------
     results : sequence of Result
@@ -257,7 +260,12 @@ def plot_comparison(
     heights = [values[name] for name in order]
     wide = min(heights) > 0 and max(heights) / min(heights) > 20
     drawn = np.maximum(heights, LEAST_BAR * max(heights)) if wide else np.array(heights)
-    ax.barh(order, drawn, color=["C1" if name.startswith("full") else "C0" for name in order])
+    base = {r.name for r in results if r.baseline}
+    for bar, name in zip(ax.barh(order, drawn), order, strict=True):
+        if name in base:
+            bar.set(facecolor="0.8", edgecolor="0.4", hatch="///")
+        else:
+            bar.set(facecolor="C1" if name.startswith("full") else "C0")
     if wide:
         ax.set_xscale("log")
     for name, height, end in zip(order, heights, drawn, strict=True):
@@ -271,6 +279,8 @@ def plot_comparison(
 def comparison_figure(results: Sequence[Result]) -> Figure:
     """Draw RMSE, NLPD and distance to the full GP of all aggregators in one figure.
 
+    A legend explains the colours where there are baselines, which have no distance to the full GP.
+
     Parameters
     ----------
     results : sequence of Result
@@ -281,9 +291,16 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
     Figure
     """
     shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
-    figure, axes = plt.subplots(1, len(shown), figsize=(4.2 * len(shown), 4), layout="constrained")
+    size = (4.2 * len(shown), max(4.0, 0.27 * sum(r.error is None for r in results)))
+    figure, axes = plt.subplots(1, len(shown), figsize=size, layout="constrained")
     for ax, metric in zip(np.ravel(axes), shown, strict=True):
         plot_comparison(results, metric, ax)
+    if any(r.baseline and r.error is None for r in results):
+        kinds = [Patch(facecolor="C0", label="aggregator")]
+        if any(r.name.startswith("full") for r in results):
+            kinds.append(Patch(facecolor="C1", label="full GP"))
+        kinds.append(Patch(facecolor="0.8", edgecolor="0.4", hatch="///", label="baseline"))
+        figure.legend(handles=kinds, loc="outside lower center", ncols=len(kinds))
     return figure
 
 

@@ -41,6 +41,7 @@ class Progress:
     def __init__(self, title: str, total: int | None = None, show: bool = True) -> None:
         self.title, self.total, self.show = title, total, show
         self.done = 0
+        self._said, self._text = 0, ""
         self._console = Console(stderr=True, highlight=False)
         self._last_line = time.monotonic()
         terminal = show and self._console.is_terminal
@@ -78,6 +79,8 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self.show and error is None and self.done != self._said:
+            self._write_line()  # work may end before the last step, or sooner than a line is due
 
     def advance(self, amount: int = 1, text: str = "") -> None:
         """Count steps.
@@ -93,14 +96,14 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, advance=amount, text=text)
         elif self.show:
-            self._write_line(text)
+            self._text = text
+            finished = self.done == self.total
+            if finished or time.monotonic() - self._last_line >= LINE_SECONDS:
+                self._write_line()
 
-    def _write_line(self, text: str) -> None:
-        """One plain line, if the last one is long enough ago or this is the end."""
-        finished = self.done == self.total
-        if not finished and time.monotonic() - self._last_line < LINE_SECONDS:
-            return
-        self._last_line = time.monotonic()
+    def _write_line(self) -> None:
+        """Say in one plain line how far the work has come."""
+        self._last_line, self._said = time.monotonic(), self.done
         of_all = "" if self.total is None else f" of {self.total:,}"
-        said = f": {text}" if text else ""
+        said = f": {self._text}" if self._text else ""
         self._console.print(f"{self.title}: {self.done:,}{of_all}{said}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,7 +16,8 @@ from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from distgp import auto
+from distgp import auto, choice, findings
+from distgp import novelty as new
 from distgp.aggregation import (
     AGGREGATORS,
     GRBCM,
@@ -35,6 +37,7 @@ from distgp.estimator import (
     Check,
     GPEstimator,
     a_count,
+    a_kernel,
     a_name,
     a_positive_number,
     an_engine,
@@ -52,9 +55,10 @@ from distgp.estimator import (
 )
 from distgp.experts import EXPERTS, Expert, NearestExpert, Parameters, SparseExpert
 from distgp.fit import Inducing, fit_model, new_expert
-from distgp.kernels import KERNELS, Kernel
+from distgp.kernels import Kernel
 from distgp.model import Model
-from distgp.training import ALGORITHMS, Algorithm, Prior
+from distgp.progress import Progress
+from distgp.training import ALGORITHMS, Algorithm, Independent, Prior
 
 
 def _inducing_inputs(name: str, value: Any) -> None:
@@ -97,12 +101,16 @@ class DistributedGPRegressor(GPEstimator):
     Parameters
     ----------
     expert : {"auto", "exact", "sparse", "nearest"} or Expert, default="auto"
-        The kind of expert. "auto" takes exact experts up to 20,000 rows and sparse ones beyond.
-        "nearest" conditions every point on the rows that are nearest to it, with a global sparse part.
+        The kind of expert. "nearest" conditions every point on the rows that are nearest to it, with a
+        global sparse part. "auto" measures: where aggregation, training, partition and the numbers of
+        experts and inducing inputs are left to us too, rows are held out as `validation` says, and the
+        best of a few candidates on them is fitted to all rows; `choice_` is the table. Below 200 rows,
+        or where one of those is given, a rule decides: exact experts up to 20,000 rows, sparse ones
+        beyond.
     n_experts : int, "auto" or "cv", default="auto"
-        The number of experts. "auto": exact experts have at most 1,000 rows, sparse ones 32 rows per
-        inducing input. "cv": the best of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold
-        cross-validation.
+        The number of experts. "auto": exact experts have at most 1,000 rows, as have experts with
+        hyperparameters of their own; other sparse ones have 32 rows per inducing input. "cv": the best
+        of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold cross-validation.
     n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
         For sparse experts: the number of inducing inputs, or the inputs themselves. "auto" chooses by
         the greedy rule, at most 1,024. For nearest experts: of the global part, 256 by default, 0 for
@@ -115,9 +123,14 @@ class DistributedGPRegressor(GPEstimator):
         otherwise.
     kernel : str or Kernel, default="matern52"
         A kernel, or a name in `distgp.KERNELS`, which gets one lengthscale per column and a signal
-        variance. Its values are where training starts.
+        variance; "linear"; or names joined by "+", such as "matern52 + linear". Its values are where
+        training starts. "auto" measures Matérn-5/2 and RBF, each with and without a linear part, and
+        linear alone.
     noise : float, default=0.1
         The noise variance that training starts from.
+    mean : {"constant", "linear"}, default="constant"
+        What the GP's deviations are counted from: the target's mean, or a linear trend, fitted by least
+        squares before anything else. It needs `normalize`.
     partition : str, Partition or array-like of shape (n,), default="random"
         How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
     training : str, Algorithm or None, default="auto"
@@ -136,11 +149,15 @@ class DistributedGPRegressor(GPEstimator):
         "kernel.kernel.lengthscale". They are densities of the standardised data's parameters where
         `normalize`.
     bounds : mapping of str to (float, float), optional
-        Bounds of hyperparameters in training, by name.
+        Bounds of hyperparameters in training, by name. By default those of a named kernel stay within
+        a factor of 1,000 of where they start, and its signal variance below twice the target's.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
     warm_start : bool, default=False
         Whether another call of `fit` starts training from the hyperparameters found by the last.
+    validation : {"random", "last", "groups"}, default="random"
+        How "auto" holds out rows: at random, for predictions between the rows; the last third, in the
+        order of the rows or of `time` in `fit`, for predictions beyond them; or whole groups.
     engine : {"local", "ray"} or Engine, default="local"
         Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS, or one started
         on this machine), or on an engine of your own, which stays yours to close.
@@ -174,6 +191,11 @@ class DistributedGPRegressor(GPEstimator):
         The inducing inputs in the units of the data, and their number; None for exact experts.
     cv_results_ : dict
         With n_experts="cv", the NLPD of each candidate.
+    choice_ : Choice or None
+        The candidates that "auto" measured and two baselines, with RMSE, NLPD, cover and seconds; print
+        it as a table. None where nothing was measured.
+    settled_ : dict of str to object
+        The parameters that the choice set, by name.
 
     With several targets each column has a model of its own, and these attributes are lists.
 
@@ -194,8 +216,9 @@ class DistributedGPRegressor(GPEstimator):
         "n_inducing": _inducing_inputs,
         "n_neighbors": a_count(),
         "aggregation": a_name(AGGREGATORS, Aggregator, "auto"),
-        "kernel": a_name(KERNELS, Kernel),
+        "kernel": a_kernel("auto"),
         "noise": a_positive_number("a positive, finite variance"),
+        "mean": one_of("constant", "linear"),
         "partition": _partition,
         "training": a_name(ALGORITHMS, Algorithm, "auto", None),
         "n_iter": a_count(None),
@@ -205,6 +228,7 @@ class DistributedGPRegressor(GPEstimator):
         "bounds": _bounds,
         "fixed": names_given,
         "warm_start": one_of(True, False),
+        "validation": one_of(*choice.VALIDATIONS),
         "engine": an_engine,
         "dtype": one_of(*DTYPES),
         "normalize": one_of(True, False),
@@ -221,6 +245,7 @@ class DistributedGPRegressor(GPEstimator):
         aggregation: str | Aggregator = "auto",
         kernel: str | Kernel = "matern52",
         noise: float = 0.1,
+        mean: str = "constant",
         partition: Any = "random",
         training: str | Algorithm | None = "auto",
         n_iter: int | None = None,
@@ -230,6 +255,7 @@ class DistributedGPRegressor(GPEstimator):
         bounds: Mapping[str, tuple[float, float]] | None = None,
         fixed: Sequence[str] = (),
         warm_start: bool = False,
+        validation: str = "random",
         engine: str | Engine = "local",
         device: str = "cpu",
         dtype: str = "float64",
@@ -244,6 +270,7 @@ class DistributedGPRegressor(GPEstimator):
         self.aggregation = aggregation
         self.kernel = kernel
         self.noise = noise
+        self.mean = mean
         self.partition = partition
         self.training = training
         self.n_iter = n_iter
@@ -253,6 +280,7 @@ class DistributedGPRegressor(GPEstimator):
         self.bounds = bounds
         self.fixed = fixed
         self.warm_start = warm_start
+        self.validation = validation
         self.engine = engine
         self.device = device
         self.dtype = dtype
@@ -260,8 +288,8 @@ class DistributedGPRegressor(GPEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> DistributedGPRegressor:
-        """Divide the rows over experts, train, condition, combine.
+    def fit(self, X: Any, y: Any, time: Any = None, groups: Any = None) -> DistributedGPRegressor:
+        """Choose where the choice is left to us; divide the rows over experts, train, combine.
 
         Parameters
         ----------
@@ -269,6 +297,11 @@ class DistributedGPRegressor(GPEstimator):
             Inputs.
         y : array-like of shape (n,) or (n, targets)
             Targets.
+        time : array-like of shape (n,) or str, optional
+            For validation="last": when each row was observed, as numbers or dates, or the name of a
+            column of X, which stays an input. By default rows are in the order of time.
+        groups : array-like of shape (n,) or str, optional
+            For validation="groups": the group of each row, or the name of a column of X.
 
         Returns
         -------
@@ -276,9 +309,9 @@ class DistributedGPRegressor(GPEstimator):
             The estimator itself.
         """
         with self._unchanged_on_failure():
-            return self._fit(X, y)
+            return self._fit(X, y, _column(X, time, "time"), _column(X, groups, "groups"))
 
-    def _fit(self, X: Any, y: Any) -> DistributedGPRegressor:
+    def _fit(self, X: Any, y: Any, time: Any, groups: Any) -> DistributedGPRegressor:
         X, y = self._checked(X, y)
         self._check_parameters()
         vars(self).pop("table_", None)
@@ -287,13 +320,18 @@ class DistributedGPRegressor(GPEstimator):
         if self.normalize or self.training is not None:
             check_varies(targets)
         seed, n = seed_of(self.random_state), len(X)
+        self._choose(X, y, time, groups, seed)
         expert, like = self._expert(n), self._like()
         n_experts = self._cross_validated(X, y, seed) if self.n_experts == "cv" else self.n_experts
-        scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
+        linear = self.mean == "linear"
+        if linear and not self.normalize:
+            raise ValueError("mean='linear' needs normalize=True, got normalize=False")
+        scalings = [Scaling.of(X, column, self.normalize, linear) for column in targets.T]
         engine = opened(self.engine)
+        n_experts = self.settled_.get("n_experts", n_experts)
         M = self._number_of_experts(n_experts, n, expert, engine.workers)
         columns = zip(scalings, targets.T, strict=True)
-        scaled = torch.stack([s.targets(column, like) for s, column in columns], -1)
+        scaled = torch.stack([s.targets(column, X, like) for s, column in columns], -1)
         inputs = scalings[0].inputs(X, like)
         data = Shard(inputs, scaled, torch.arange(n, device=inputs.device))
         shards = place(engine, self._divided(data, M, seed))
@@ -354,6 +392,8 @@ class DistributedGPRegressor(GPEstimator):
             raise ValueError(
                 "n_experts='cv' needs the rows in this process: give a number, or 'auto'"
             )
+        if self.mean == "linear":
+            raise ValueError("mean='linear' needs the rows in this process: call fit instead")
         data = parquet.ParquetRows.open(path)
         seed, expert, engine = seed_of(self.random_state), self._expert(data.n), opened(self.engine)
         M = self._number_of_experts(self.n_experts, data.n, expert, engine.workers)
@@ -388,10 +428,13 @@ class DistributedGPRegressor(GPEstimator):
             models.append(
                 fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)
             )
+        inputs = new.Inputs.of(shards, seed, nearest=not isinstance(expert, SparseExpert))
+        models = [replace(model, inputs=inputs) for model in models]
         self.models_, self._one_target, self._seed = models, one_target, seed
         self._combinations: dict[str, Sequence[Combined]] = {}
         self.engine_ = engine
         engine.users.add(self)
+        findings.tell(models, self.bounds, models[0].ensemble.row_count(), targets=None)
 
     def partial_fit(self, X: Any, y: Any) -> DistributedGPRegressor:
         """Add rows as one new expert; the first call fits.
@@ -423,7 +466,7 @@ class DistributedGPRegressor(GPEstimator):
         for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
             like, seen = model.parameters.noise, model.ensemble.row_count()
             rows = torch.arange(seen, seen + len(X), device=like.device)
-            inputs, scaled = model.scaling.inputs(X, like), model.scaling.targets(column, like)
+            inputs, scaled = model.scaling.inputs(X, like), model.scaling.targets(column, X, like)
             expert = model.ensemble.expert
             options = self._training_options(expert, model.scaling, self._seed)
             options |= {"search": not isinstance(self.kernel, Kernel)}
@@ -472,6 +515,7 @@ class DistributedGPRegressor(GPEstimator):
             Where `return_cov`.
         """
         X = self._new_inputs(X)
+        new.tell_novelty(self.models_[0], X)
         if return_std and return_cov:
             raise ValueError("give return_std or return_cov, not both")
         pairs = list(zip(self.models_, self._combined(aggregation), strict=True))
@@ -511,6 +555,23 @@ class DistributedGPRegressor(GPEstimator):
             for m, seed in zip(self.models_, seeds, strict=True)
         ]
         return draws[0] if self._one_target else np.stack(draws, axis=1)
+
+    def novelty(self, X: Any) -> np.ndarray:
+        """How unlike the training rows each row is; above 1, more so than 99 % of those are.
+
+        It is the larger of two ratios to the 99 % quantile of the training rows: of the Mahalanobis
+        distance to their mean, and, where the model holds its rows, of the distance to the nearest.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+
+        Returns
+        -------
+        ndarray of shape (N,)
+        """
+        return new.novelty(self.models_[0], self._new_inputs(X))
 
     def gather(self) -> DistributedGPRegressor:
         """Bring the experts from the workers of a cluster into this process, and let those go.
@@ -554,21 +615,76 @@ class DistributedGPRegressor(GPEstimator):
         check_is_fitted(self)
         return self.models_[0].ensemble.size
 
-    # Names turned into objects, and what "auto" stands for here.
+    # What "auto" stands for: what was measured, or a rule.
+
+    def _value(self, name: str) -> Any:
+        """A parameter as the choice settled it, or as given."""
+        return getattr(self, "settled_", {}).get(name, getattr(self, name))
+
+    def _choose(self, X: np.ndarray, y: np.ndarray, time: Any, groups: Any, seed: int) -> None:
+        """Measure the candidates on rows held out, and settle what was left to us."""
+        if self.warm_start and hasattr(self, "settled_"):
+            return
+        self.settled_, self.choice_ = {}, None
+        left = ("expert", "aggregation", "training", "n_experts", "n_inducing")
+        every = all(is_auto(getattr(self, name)) for name in left)
+        by_expert = every and isinstance(self.partition, str) and self.partition == "random"
+        if len(X) < choice.LEAST_ROWS or not (by_expert or is_auto(self.kernel)):
+            return
+        options = {"time": time, "groups": groups, "seed": seed}
+        train, test = choice.hold_out(len(X), self.validation, **options)
+        rng = np.random.default_rng(seed)
+        if len(test) > auto.TRIAL_TEST:
+            test = rng.choice(test, auto.TRIAL_TEST, replace=False)
+        order = rng.permutation(train)
+
+        def predict(candidate: auto.Candidate) -> tuple[np.ndarray, np.ndarray]:
+            rows = train if candidate.rows is None else order[: candidate.rows]
+            return self._tried(candidate, X[rows], y[rows], X[test])
+
+        best, found = auto.Candidate("as given", {}, {}, auto.TRIAL_ROWS), []
+        with Progress("choosing", show=bool(self.verbose)) as progress:
+            if by_expert:
+                tried = auto.candidates(len(train))
+                best, found = choice.best_of(tried, predict, y[test], progress)
+            if is_auto(self.kernel):
+                best, found = choice.best_of(auto.kernels(best), predict, y[test], progress)
+        others = choice.baselines(X[train], y[train], X[test], y[test], seed)
+        self.choice_ = choice.Choice.of(self.validation, len(train), found, others, len(test))
+        self.settled_ = dict(best.settings)
+        if self.verbose:
+            print(self.choice_, file=sys.stderr)
+        if self.choice_.better_baselines:
+            new.warn_user(choice.outdone(self.choice_), choice.ChoiceWarning)
+
+    def _tried(
+        self, candidate: auto.Candidate, X: np.ndarray, y: np.ndarray, X_test: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What a candidate predicts, fitted to some rows in this process."""
+        given = self.get_params(deep=False) | {"engine": "local", "verbose": False}
+        given |= {"random_state": seed_of(self.random_state), "warm_start": False}
+        settings = candidate.settings | candidate.trial
+        if self.n_iter is not None and "n_iter" in settings:
+            settings["n_iter"] = min(settings["n_iter"], self.n_iter)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            copy = type(self)(**(given | settings)).fit(X, y)
+            return copy.predict(X_test, return_std=True)
+
+    # Names turned into objects.
 
     def _like(self) -> Tensor:
         """A tensor of the dtype, on the device, that the experts work in."""
         return tensor_like(self.device, DTYPES[self.dtype])
 
     def _expert(self, n: int) -> Expert:
-        name = auto.expert(n) if is_auto(self.expert) else self.expert
+        given = self._value("expert")
+        name = auto.expert(n) if is_auto(given) else given
         expert = by_name("expert", name, EXPERTS, Expert)
         if isinstance(expert, NearestExpert) and isinstance(name, str):
             expert = replace(expert, n_neighbors=int(self.n_neighbors))
-        none = (
-            np.ndim(self.n_inducing) == 0 and not is_auto(self.n_inducing) and self.n_inducing == 0
-        )
-        if none and isinstance(expert, SparseExpert):
+        m = self._value("n_inducing")
+        if np.ndim(m) == 0 and not is_auto(m) and m == 0 and isinstance(expert, SparseExpert):
             raise ValueError(
                 "sparse experts need inducing inputs, got n_inducing=0: give 1 or more"
             )
@@ -577,9 +693,10 @@ class DistributedGPRegressor(GPEstimator):
 
     def _check_serves(self, expert: Expert) -> None:
         """Refuse an aggregator that cannot serve these experts, before any work is done."""
-        if is_auto(self.aggregation):
+        given = self._value("aggregation")
+        if is_auto(given):
             return
-        method = by_name("aggregation", self.aggregation, AGGREGATORS, Aggregator)
+        method = by_name("aggregation", given, AGGREGATORS, Aggregator)
         if expert.name not in method.serves:
             able = [name for name, kind in AGGREGATORS.items() if expert.name in kind.serves]
             raise AggregationError(
@@ -587,14 +704,16 @@ class DistributedGPRegressor(GPEstimator):
             )
 
     def _aggregator(self, ensemble: Ensemble) -> Aggregator:
-        if is_auto(self.aggregation):
+        given = self._value("aggregation")
+        if is_auto(given):
             return auto.aggregator(ensemble)
-        return by_name("aggregation", self.aggregation, AGGREGATORS, Aggregator)
+        return by_name("aggregation", given, AGGREGATORS, Aggregator)
 
     def _algorithm(self, expert: Expert, seed: int) -> Algorithm | None:
-        if self.training is None:
+        given_name = self._value("training")
+        if given_name is None:
             return None
-        name = auto.TRAINING[expert.name] if is_auto(self.training) else self.training
+        name = auto.TRAINING[expert.name] if is_auto(given_name) else given_name
         algorithm = by_name("training", name, ALGORITHMS, Algorithm)
         known = {spec.name for spec in fields(algorithm)}  # pyright: ignore[reportArgumentType]
         if self.learning_rate is not None and "learning_rate" not in known:
@@ -608,7 +727,12 @@ class DistributedGPRegressor(GPEstimator):
         return replace(algorithm, **changes)  # pyright: ignore[reportArgumentType]
 
     def _starting(self, d: int) -> Parameters:
-        return starting_parameters(self.kernel, self.noise, d, self._like())
+        return starting_parameters(self._kernel(), self.noise, d, self._like())
+
+    def _kernel(self) -> str | Kernel:
+        """The kernel as given, or as chosen."""
+        given = self._value("kernel")
+        return auto.KERNELS_TRIED[0] if is_auto(given) else given
 
     def _start(self, column: int) -> tuple[Parameters, bool]:
         """Where training of a target starts, and whether shorter lengthscales may be tried."""
@@ -625,7 +749,7 @@ class DistributedGPRegressor(GPEstimator):
         if is_auto(rows):
             rows = auto.TRAINING_ROWS if isinstance(expert, SparseExpert) else None
         start = self._starting(self.n_features_in_)
-        bounds = default_bounds(self.kernel, start)
+        bounds = default_bounds(self._kernel(), start, capped=bool(self.normalize))
         for name, (low, high) in (self.bounds or {}).items():
             bounds |= dict.fromkeys(start.paths(name), (float(low), float(high)))
         return {
@@ -640,9 +764,10 @@ class DistributedGPRegressor(GPEstimator):
 
     def _inducing(self, scaling: Scaling) -> Inducing:
         """How many, "auto", or the inputs themselves, standardised."""
-        if np.ndim(self.n_inducing) == 0:
-            return "auto" if is_auto(self.n_inducing) else int(self.n_inducing)
-        Z, d = np.asarray(self.n_inducing, dtype=np.float64), self.n_features_in_
+        given = self._value("n_inducing")
+        if np.ndim(given) == 0:
+            return "auto" if is_auto(given) else int(given)
+        Z, d = np.asarray(given, dtype=np.float64), self.n_features_in_
         if Z.ndim != 2 or Z.shape[1] != d or not np.isfinite(Z).all() or not len(Z):
             raise ValueError(
                 f"n_inducing must be a number, 'auto', or finite inducing inputs of shape (m, {d}), "
@@ -668,9 +793,11 @@ class DistributedGPRegressor(GPEstimator):
                     "row at least, and predicts well with hundreds"
                 )
             return int(asked)
-        m: Any = self.n_inducing
+        m: Any = self._value("n_inducing")
         largest = auto.LARGEST_INDUCING if is_auto(m) else len(m) if np.ndim(m) else int(m)
-        return auto.number_of_experts(n, expert.name, max(1, largest), workers)
+        training = self._value("training")
+        alone = isinstance(training, Independent) or training == Independent.name
+        return auto.number_of_experts(n, expert.name, max(1, largest), workers, alone)
 
     def _labels(self, n: int) -> np.ndarray | None:
         """Labels as given, made 0 … M − 1; None where the partition is a name or an object."""
@@ -743,6 +870,17 @@ class DistributedGPRegressor(GPEstimator):
         if np.ndim(self.n_inducing):
             plain["n_inducing"] = np.asarray(self.n_inducing, dtype=np.float64)
         return plain
+
+
+def _column(X: Any, value: Any, name: str) -> Any:
+    """Values as given, or those of a named column of a table."""
+    if not isinstance(value, str):
+        return value
+    if not hasattr(X, "columns") or value not in list(X.columns):
+        raise ValueError(
+            f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
+        )
+    return np.asarray(X[value])
 
 
 def _array(value: Tensor | None) -> np.ndarray | None:

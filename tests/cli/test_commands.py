@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import distgp
+from distgp.choice import Choice, Trial
+from distgp.cli.commands import _about_fit
 
 COMMAND = Path(sys.executable).parent / "distgp"
 
@@ -96,6 +98,12 @@ BAD = [
     (["predict", "model.safetensors", "test.csv", "-o", "x.csv", "--interval", "90"], "0 and 1, got 90"),
     (["score", "model.safetensors", "new.parquet"], "lacks the column(s) 'level'"),
     (["compare", "train.csv", "--target", "level", "--features", "east", "--test", "2"], "0 and 1, got 2"),
+    (["compare", "train.csv", "--target", "level", "--time", "when"], "--time orders the rows for"),
+    ([*FIT, "--validation", "groups"], "--validation groups needs --groups with the column"),
+    ([*FIT, "--validation", "groups", "--groups", "county"], "no column 'county'; the table has 'id'"),
+    ([*FIT, "--validation", "last", "--time", "site"], "expected numbers or dates such as 2024-12-31"),
+    (["info", "train.csv"], "not a model file of distgp"),
+    (["info", "nowhere.safetensors"], "there is no model file 'nowhere.safetensors'"),
     (["demo", "-o", "demo.doc"], "cannot draw 'demo.doc': expected a suffix of"),
     (["fit", "train.csv"], "--target"),
 ]  # fmt: skip
@@ -197,6 +205,7 @@ def test_folder_of_parquet_and_partition_by_column(run, frame, folder):
 
 def test_fixed_bounds_and_priors_reach_the_training(run, folder):
     fit = ["fit", "train.csv", "--target", "level", "--features", "east", "--n-iter", "20"]
+    fit += ["--n-experts", "1"]
     run(
         *fit, "--fixed", "noise,variance", "--bounds", "lengthscale=0.5:0.6", "-o", "held.safetensors",
         cwd=folder,
@@ -208,14 +217,17 @@ def test_fixed_bounds_and_priors_reach_the_training(run, folder):
     assert distgp.load(folder / "prior.safetensors").noise_ == pytest.approx(0.01, rel=0.01)
 
 
-def test_an_aggregator_that_fails_does_not_end_the_comparison(run, folder):
+def test_aggregators_for_other_experts_are_left_out_of_a_comparison_in_one_line(run, folder):
     done = run(
         "compare", "train.csv", "--target", "level", "--features", "east", "-o", "few",
         "--expert", "exact", "--n-experts", "3", "--n-iter", "3", cwd=folder,
     )  # fmt: skip
-    assert "pooled: pooled needs sparse experts" in done.stdout
-    failed = pd.read_csv(folder / "few.csv").dropna(subset="error")["name"]
-    assert list(failed) == ["pooled", "nearest"]
+    assert "left out, not for exact experts: pooled, nearest\n" in done.stdout
+    table = pd.read_csv(folder / "few.csv")
+    assert table["error"].isna().all() and not {"pooled", "nearest"} & set(table["name"])
+
+
+BASELINES = {"training mean", "ridge regression", "gradient boosting"}
 
 
 def test_compare(run, folder):
@@ -224,11 +236,16 @@ def test_compare(run, folder):
         "--expert", "sparse", "--n-experts", "4", "--n-inducing", "40", "--n-iter", "10", cwd=folder,
     )  # fmt: skip
     table = pd.read_csv(folder / "cmp.csv").set_index("name")
-    assert set(distgp.AGGREGATORS) | {"full exact GP"} == set(table.index)
+    expected = {name for name, kind in distgp.AGGREGATORS.items() if "sparse" in kind.serves}
+    assert expected | {"full exact GP"} | BASELINES == set(table.index)
     assert pd.isna(table.loc["pooled", "error"])
     assert table.loc["pooled", "rmse"] < table.loc["poe", "rmse"] * 1.5
+    assert set(table.index[table["baseline"]]) == BASELINES
+    assert table.loc[list(BASELINES), "w2"].isna().all()
+    assert table.loc["pooled", "rmse"] < table.loc["training mean", "rmse"] / 5
     assert (folder / "cmp.png").read_bytes()[:4] == b"\x89PNG"
     assert "two-level" in done.stdout and "W2 to full" in done.stdout
+    assert "ridge regression (baseline)" in done.stdout
 
 
 def test_compare_prints_one_object_for_programs(run, folder):
@@ -238,7 +255,134 @@ def test_compare_prints_one_object_for_programs(run, folder):
     )  # fmt: skip
     report = json.loads(done.stdout)
     assert report["csv"] == "json.csv" and done.stderr == ""
-    assert {r["name"] for r in report["results"]} == set(distgp.AGGREGATORS) | {"full exact GP"}
+    assert report["left_out"] == ["pooled", "nearest"]
+    named = {r["name"] for r in report["results"]}
+    assert named == set(distgp.AGGREGATORS) - {"pooled", "nearest"} | {"full exact GP"} | BASELINES
+
+
+def test_rows_are_held_out_from_the_end_or_in_groups(run, folder):
+    compare = ["compare", "train.csv", "--target", "level", "--drop", "id", "--training", "none"]
+    by = {
+        "rows": ["--drop", "id,when", "--validation", "last"],
+        "last": ["--validation", "last", "--time", "when"],
+        "groups": ["--drop", "id,when", "--validation", "groups", "--groups", "site"],
+        "random": ["--drop", "id,when"],
+    }
+    found = {}
+    for name, options in by.items():
+        run(*compare, *options, "-q", "-o", f"by-{name}", cwd=folder)
+        table = pd.read_csv(folder / f"by-{name}.csv").set_index("name")
+        found[name] = table.loc[["training mean", "ridge regression"], "rmse"].to_numpy()
+    data = pd.read_csv(folder / "train.csv")
+    late, early = data["level"][320:], data["level"][:320]
+    assert found["last"][0] == pytest.approx(np.sqrt(np.square(late - early.mean()).mean()))
+    np.testing.assert_allclose(found["rows"], found["last"])  # its rows are in the order of time
+    assert found["random"][0] != pytest.approx(found["last"][0])
+    assert found["groups"][0] > 8  # a site's level is unlike that of the others
+
+
+def test_the_model_is_told_which_rows_to_hold_out(run, folder, monkeypatch):
+    seen, original = {}, distgp.DistributedGPRegressor.fit
+
+    def fit(self, X, y, **given):
+        seen.update(given, validation=self.validation, columns=X.shape[1])
+        return original(self, X, y, **given)
+
+    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit", fit)
+    start = [
+        "fit",
+        "train.csv",
+        "--target",
+        "level",
+        "--n-iter",
+        "2",
+        "--force",
+        "-o",
+        "v.safetensors",
+    ]
+    run(*start, "--drop", "id", "--validation", "last", "--time", "when", cwd=folder)
+    assert seen["validation"] == "last" and seen["columns"] == 4 and seen["time"].shape == (400,)
+    assert seen["time"].dtype.kind == "M" and (np.diff(seen["time"]) > np.timedelta64(0)).all()
+    seen.clear()
+    run(*start, "--drop", "id,when", "--validation", "groups", "--groups", "site", cwd=folder)
+    assert seen["validation"] == "groups" and set(seen["groups"]) == {"hill", "lake", "town"}
+    assert seen["columns"] == 1 and "time" not in seen
+    seen.clear()
+    run(*start, "--features", "east,id", "--validation", "last", "--time", "id", cwd=folder)
+    assert seen["columns"] == 2 and (seen["time"] == np.arange(400)).all()
+
+
+def test_fit_tells_how_it_went_and_what_was_chosen(run, folder):
+    start = [
+        "fit",
+        "train.csv",
+        "--target",
+        "level",
+        "--drop",
+        "id,when",
+        "--force",
+        "--n-iter",
+        "20",
+    ]
+    start += ["--validation", "last", "-o", "told.safetensors"]
+    done = run(*start, cwd=folder)
+    assert done.stderr.count("133 of 400 rows held out from the end\n") == 1
+    assert "→ " in done.stderr and "ridge regression" in done.stderr
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert {"held_out_rmse", "held_out_nlpd", "held_out_cover", "stopped"} <= set(lines)
+    model = distgp.load(folder / "told.safetensors")
+    assert float(lines["held_out_rmse"]) == pytest.approx(model.choice_.best.rmse, rel=1e-5)
+    spread = pd.read_csv(folder / "train.csv")["level"].std(ddof=0)
+    assert float(lines["noise"]) == pytest.approx(
+        np.median(np.sqrt(model.noise_)) * spread, rel=1e-4
+    )
+    assert "choice" not in lines
+    done = run(*start, "--json", cwd=folder)
+    report = json.loads(done.stdout)
+    assert done.stderr == "" and report["held_out_nlpd"] == model.choice_.best.nlpd
+    assert [t["name"] for t in report["choice"]] == [t.name for t in model.choice_.trials]
+    assert [t["chosen"] for t in report["choice"]].count(True) == 1
+    assert "held out from the end" in run("info", "told.safetensors", cwd=folder).stdout
+
+
+def test_nothing_is_said_of_a_choice_that_was_none(run, folder):
+    start = ["fit", "train.csv", "--target", "level", "--features", "east", "--training", "none"]
+    report = json.loads(run(*start, "--json", "-o", "none.safetensors", cwd=folder).stdout)
+    assert report["choice"] is None and "held_out_rmse" not in report and "stopped" not in report
+
+
+def test_what_could_not_be_measured_is_null_for_programs():
+    X = np.linspace(0, 1, 20)[:, None]
+    model = distgp.DistributedGPRegressor(training=None).fit(X, X[:, 0])
+    trials = (
+        Trial("matern52", 1.25, 2.5, 0.9, 0.1, chosen=True),
+        Trial("rbf", np.nan, np.nan, np.nan, 0.1, error="no"),
+    )
+    model.choice_ = Choice("random", 16, 4, trials)
+    found = _about_fit(model, as_json=True)
+    json.dumps(found, allow_nan=False)
+    assert found["choice"][1]["rmse"] is None and found["choice"][1]["error"] == "no"
+
+
+def test_fit_says_why_training_stopped(run, folder):
+    start = ["fit", "train.csv", "--target", "level", "--features", "east", "--force", "--json"]
+    start += ["-o", "s.safetensors"]
+    report = json.loads(run(*start, "--n-iter", "2", cwd=folder).stdout)
+    assert report["stopped"] == "reached n_iter" and report["noise"] > 0
+
+
+def test_info(run, folder):
+    said = run("info", "model.safetensors", cwd=folder).stdout
+    assert said.startswith("model        model.safetensors\nformat       1\n")
+    assert "2 exact experts" in said and "site=hill" in said and "a file holds" in said
+    report = json.loads(run("info", "model.safetensors", "--json", cwd=folder).stdout)
+    assert report["format"] == 1 and report["distgp"] == distgp.__version__
+    assert report["bytes"] == (folder / "model.safetensors").stat().st_size
+    (target,) = report["targets"]
+    assert target["target"] == "level" and target["rows"] == 400
+    assert list(target["relevance"]) == ["east", "site=hill", "site=lake", "site=town"]
+    assert sum(target["relevance"].values()) == pytest.approx(1)
+    assert 0.5 < target["noise"]["value"] < 2  # the data's noise has a deviation of 1
 
 
 def test_demo(run, tmp_path, monkeypatch):
@@ -253,7 +397,7 @@ def test_demo(run, tmp_path, monkeypatch):
 
 def test_help_and_version_are_there(run):
     commands = run("--help").stdout
-    assert all(name in commands for name in ("fit", "predict", "score", "compare", "demo"))
+    assert all(name in commands for name in ("fit", "predict", "score", "compare", "info", "demo"))
     assert "--aggregation" in run("fit", "--help").stdout
     assert run("version").stdout == f"{distgp.__version__}\n"
 

@@ -4,7 +4,9 @@ import pytest
 
 from distgp.cli.options import (
     Dates,
+    Validation,
     column_options,
+    held_out_by,
     number_or_word,
     parse_bounds,
     parse_fixed,
@@ -64,3 +66,29 @@ def test_priors_of_another_form_are_refused_with_an_example(text):
 def test_a_name_given_twice_is_refused():
     with pytest.raises(ValueError, match="once for each name, got noise twice"):
         parse_bounds(["noise=0.1:1", "noise=0.2:1"])
+
+
+def test_columns_that_hold_rows_out_are_no_inputs_unless_listed():
+    columns = column_options(None, "id", None, Dates.refuse)
+    named, changed = held_out_by(Validation.last, "when", None, columns)
+    assert named == {"time": "when"} and changed["drop"] == ["id", "when"]
+    assert columns["drop"] == ["id"]
+    columns = column_options("site,east", None, None, Dates.refuse)
+    named, changed = held_out_by(Validation.groups, None, "site", columns)
+    assert named == {"groups": "site"} and changed == columns
+    assert held_out_by(Validation.random, None, None, columns) == ({}, columns)
+    assert held_out_by(Validation.last, None, None, columns) == ({}, columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "time", "groups", "message"),
+    [
+        ("random", "when", None, "--time orders the rows for --validation last"),
+        ("groups", None, None, "needs --groups with the column"),
+        ("last", None, "site", "--groups is for --validation groups"),
+    ],
+)
+def test_columns_that_would_not_be_used_are_refused(kind, time, groups, message):
+    columns = column_options(None, None, None, Dates.refuse)
+    with pytest.raises(ValueError, match=message):
+        held_out_by(Validation(kind), time, groups, columns)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import distgp
-from distgp.cli.streaming import columns_of
+from distgp.cli.streaming import columns_of, fit_table, row_values
 from distgp.data.table import TableError
 
 COMMAND = Path(sys.executable).parent / "distgp"
@@ -73,3 +73,42 @@ def test_a_model_without_names_fits_no_table():
 
 def test_a_model_fitted_to_a_frame_knows_its_columns(small_model):
     assert columns_of(distgp.load(small_model)).features == ["a", "b"]
+
+
+def times(values, keep=None):
+    keep = np.ones(len(values), dtype=bool) if keep is None else np.array(keep)
+    return row_values(pa.table({"t": values}), {"time": "t"}, keep)["time"]
+
+
+def test_times_are_numbers_or_dates():
+    np.testing.assert_array_equal(times(pa.array([3, 1, 2])), [3.0, 1.0, 2.0])
+    expected = np.array(["2024-01-02", "2024-01-01"], dtype="datetime64[us]")
+    for kind in (pa.date32(), pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ms", "UTC")):
+        values = pa.array(pd.to_datetime(["2024-01-02", "2024-01-01"])).cast(kind)
+        np.testing.assert_array_equal(times(values), expected)
+    np.testing.assert_array_equal(times(pa.array(["2024-01-02", "2024-01-01"])), expected)
+
+
+def test_times_of_rows_that_are_left_out_may_be_missing():
+    values = pa.array([1.0, None, 2.0])
+    np.testing.assert_array_equal(times(values, [True, False, True]), [1.0, 2.0])
+    with pytest.raises(TableError, match="1 rows have no 't' to order them by"):
+        times(values)
+    with pytest.raises(TableError, match="1 rows have no 't' to order them by"):
+        times(pa.array([1.0, float("nan")]))
+    with pytest.raises(TableError, match="expected numbers or dates such as 2024-12-31"):
+        times(pa.array(["soon", "later"]))
+    with pytest.raises(TableError, match="no column 'u'; there are t"):
+        row_values(pa.table({"t": [1]}), {"groups": "u"}, np.array([True]))
+
+
+def test_workers_that_read_by_themselves_know_no_times(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"a": [0.0, 1.0], "y": [0.0, 1.0]}).to_parquet(path)
+    model = distgp.DistributedGPRegressor(engine=Elsewhere())
+    with pytest.raises(ValueError, match="so --time cannot be used: give --engine local"):
+        fit_table(model, str(path), "y", None, "refuse", {"time": "a"}, categorical=[])
+
+
+class Elsewhere:
+    """An engine that is not this process."""

@@ -19,6 +19,7 @@ for command in (
     commands.predict,
     commands.score,
     commands.compare,
+    commands.info,
     demo.demo,
     commands.version,
 ):

@@ -1,10 +1,12 @@
-"""fit, predict, score and compare: a model and its table."""
+"""fit, predict, score, compare and info: a model and its table."""
 
 from __future__ import annotations
 
-import time
+import math
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from time import perf_counter
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +30,9 @@ def fit(
     categorical: o.Categorical = None,
     dates: o.DatesOption = o.Dates.refuse,
     missing: o.MissingOption = o.Missing.refuse,
+    validation: o.ValidationOption = o.Validation.random,
+    time: o.TimeColumn = None,
+    groups: o.GroupsColumn = None,
     expert: o.ExpertOption = "auto",
     n_experts: o.Experts = "auto",
     n_inducing: o.InducingOption = "auto",
@@ -57,7 +62,9 @@ def fit(
 
     with plain_errors():
         refuse_existing(force, output)
-        begin = time.perf_counter()
+        columns = o.column_options(features, drop, categorical, dates)
+        by, columns = o.held_out_by(validation, time, groups, columns)
+        begin = perf_counter()
         model = distgp.DistributedGPRegressor(
             expert=expert,
             n_experts=o.number_or_word(n_experts),
@@ -67,6 +74,7 @@ def fit(
             kernel=kernel,
             partition=partition,
             training=None if training == "none" else training,
+            validation=validation.value,
             n_iter=n_iter,
             learning_rate=learning_rate,
             fixed=o.parse_fixed(fixed),
@@ -75,12 +83,11 @@ def fit(
             device=device,
             dtype=dtype,
             random_state=seed,
-            verbose=not quiet,
+            verbose=not (quiet or as_json),
         )
-        columns = o.column_options(features, drop, categorical, dates)
         with o.open_engine(engine, address, workers) as opened:
             model.set_params(engine=opened)
-            dropped = fit_table(model, data, target, partition_column, missing.value, **columns)
+            dropped = fit_table(model, data, target, partition_column, missing.value, by, **columns)
             tell_dropped(dropped, as_json)
             model.save(output)
             report = {
@@ -92,8 +99,9 @@ def fit(
                 "n_inducing": model.n_inducing_,
                 "aggregation": model.aggregation_.name,
                 "kernel": str(model.kernel_),
+                **_about_fit(model, as_json),
                 "bytes": opened.traffic.total() or None,
-                "seconds": time.perf_counter() - begin,
+                "seconds": perf_counter() - begin,
             }
         print_figures(report, as_json)
 
@@ -120,7 +128,7 @@ def predict(
     with plain_errors():
         refuse_existing(force, output)
         fitted = distgp.load(model)
-        begin = time.perf_counter()
+        begin = perf_counter()
         rows, dropped = predict_table(
             fitted,
             data,
@@ -134,7 +142,7 @@ def predict(
             aggregation=aggregation,
         )
         tell_dropped(dropped, as_json)
-        seconds = time.perf_counter() - begin
+        seconds = perf_counter() - begin
         report = {"output": str(output), "rows": rows, "dropped": dropped, "seconds": seconds}
         print_figures(report, as_json)
 
@@ -176,6 +184,9 @@ def compare(
     categorical: o.Categorical = None,
     dates: o.DatesOption = o.Dates.refuse,
     missing: o.MissingOption = o.Missing.refuse,
+    validation: o.ValidationOption = o.Validation.random,
+    time: o.TimeColumn = None,
+    groups: o.GroupsColumn = None,
     expert: o.ExpertOption = "auto",
     n_experts: o.Experts = "auto",
     n_inducing: o.InducingOption = "auto",
@@ -195,15 +206,17 @@ def compare(
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Fit experts once and compare all aggregators, and the full GP, on held-out rows."""
-    from distgp.cli.streaming import training_rows
-    from distgp.compare import on_split, write_csv
+    """Fit experts once and compare aggregators, the full GP and baselines on held-out rows."""
+    from distgp.cli.streaming import row_values, training_rows
+    from distgp.compare import expert_of, left_out, on_split, write_csv
     from distgp.data.table import Table
     from distgp.plotting import comparison_figure, save_figure
 
     with plain_errors():
         csv, picture = Path(f"{output}.csv"), Path(f"{output}.png")
         refuse_existing(force, csv, picture)
+        columns = o.column_options(features, drop, categorical, dates)
+        by, columns = o.held_out_by(validation, time, groups, columns)
         model = distgp.DistributedGPRegressor(
             expert=expert,
             n_experts=o.number_or_word(n_experts),
@@ -211,28 +224,85 @@ def compare(
             n_neighbors=n_neighbors,
             kernel=kernel,
             training=None if training == "none" else training,
+            validation=validation.value,
             n_iter=n_iter,
             fixed=o.parse_fixed(fixed),
             bounds=o.parse_bounds(bounds),
             priors=o.parse_priors(priors),
             device=device,
             random_state=seed,
-            verbose=not quiet,
+            verbose=not (quiet or as_json),
         )
-        columns = o.column_options(features, drop, categorical, dates)
         table = Table.open(data).read(columns["categorical"])
         X, y, _, keep = training_rows(table, target, missing.value, **columns)
         tell_dropped(int((~keep).sum()), as_json)
         show = not (quiet or as_json)
         with o.open_engine(engine, address, workers) as opened:
-            results = on_split(model.set_params(engine=opened), X, y, test, seed, verbose=show)
+            results = on_split(
+                model.set_params(engine=opened),
+                X,
+                y,
+                test,
+                seed,
+                verbose=show,
+                validation=validation.value,
+                **row_values(table, by, keep),
+            )
+            others, kind = left_out(model), expert_of(model)
         write_csv(results, csv)
         save_figure(comparison_figure(results), picture)
         if as_json:
-            print_figures({"results": [vars(r) for r in results], "csv": str(csv)}, True)
+            listed = [vars(result) for result in results]
+            print_figures({"results": listed, "left_out": others, "csv": str(csv)}, True)
         else:
-            print_results(results)
+            print_results(results, others, kind)
             typer.echo(f"{csv}, {picture}")
+
+
+def info(model: o.ModelFile, as_json: o.AsJson = False) -> None:
+    """Describe a model file: experts, kernel in the data's units, training, relevance of columns."""
+    from distgp import persistence
+    from distgp.summary import summary
+
+    with plain_errors():
+        said = summary(distgp.load(model, device="cpu"))
+        header = persistence.header(model)
+        figures: dict[str, Any] = {
+            "model": str(model),
+            "format": int(header["format"]),
+            "distgp": header.get("distgp"),
+            "bytes": model.stat().st_size,
+        }
+        if as_json:
+            print_figures(figures | said.as_dict(), True)
+        else:
+            print_figures(figures, False)
+            typer.echo(f"\n{said}")
+
+
+def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str, Any]:
+    """How training and the choice of a model with one target went: figures for the report."""
+    from distgp.summary import STOPPED, noise_sd
+
+    fitted = model.models_[0]
+    found: dict[str, Any] = {"noise": noise_sd(fitted)}
+    if fitted.training is not None:
+        found["stopped"] = STOPPED[fitted.training.stopped]
+    choice = getattr(model, "choice_", None)
+    if choice is None:
+        return found | ({"choice": None} if as_json else {})
+    best = choice.best
+    found |= {
+        "held_out_rmse": best.rmse,
+        "held_out_nlpd": best.nlpd,
+        "held_out_cover": best.cover,
+    }
+    if as_json:
+        found["choice"] = [
+            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(t).items()}
+            for t in choice.trials
+        ]
+    return found
 
 
 def version() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from distgp.cli.options import Force, Quiet
 from distgp.cli.terminal import plain_errors, print_results, refuse_existing, tell
-from distgp.compare import Result, compare, reference
+from distgp.compare import Result, compare, expert_of, left_out, reference
 from distgp.regressor import DistributedGPRegressor
 
 N_EXPERTS = 64
@@ -34,7 +34,7 @@ def demo(
         X, y = make_data(N_TEST, seed=1)
         results = compare(model, X, y, full, verbose=not quiet)
         _draw(model, X, results, output)
-        print_results(results)
+        print_results(results, left_out(model), expert_of(model))
         typer.echo(f"picture: {output}")
 
 

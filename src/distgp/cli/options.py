@@ -29,6 +29,14 @@ class Missing(StrEnum):
     drop = "drop"
 
 
+class Validation(StrEnum):
+    """Which rows are held out."""
+
+    random = "random"
+    last = "last"
+    groups = "groups"
+
+
 class Unknown(StrEnum):
     """What to do with categories that were not there in fitting."""
 
@@ -44,6 +52,17 @@ Drop = Annotated[str | None, typer.Option(help="columns to leave out, by comma")
 Categorical = Annotated[str | None, typer.Option(help="number columns that are labels, by comma")]
 DatesOption = Annotated[Dates, typer.Option(help="dates: refuse, or expand to days and phases")]
 MissingOption = Annotated[Missing, typer.Option(help="rows with missing values: refuse or drop")]
+ValidationOption = Annotated[
+    Validation,
+    typer.Option(help="rows held out: at random, the last ones, or whole groups"),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option("--time", help="column that orders the rows for --validation last; no input"),
+]
+GroupsColumn = Annotated[
+    str | None, typer.Option("--groups", help="column of the groups held out whole; no input")
+]
 UnknownOption = Annotated[
     Unknown,
     typer.Option("--unknown-categories", help="new categories: refuse, or none of the known"),
@@ -110,6 +129,45 @@ def column_options(
         "categorical": split_names(categorical),
         "dates": dates.value,
     }
+
+
+def held_out_by(
+    validation: Validation, time: str | None, groups: str | None, columns: dict[str, Any]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """The columns that decide which rows are held out, and the options of the others.
+
+    They are no inputs, unless they are listed as such.
+
+    Parameters
+    ----------
+    validation : Validation
+        Which rows are held out.
+    time, groups : str or None
+        The columns of times and of groups.
+    columns : dict
+        What is to be made of the columns, as of `column_options`.
+
+    Returns
+    -------
+    tuple
+        The names of the columns given, as "time" or "groups", and the changed options.
+
+    Raises
+    ------
+    ValueError
+        If a column is given that this kind does not use, or one is missing.
+    """
+    if time is not None and validation != Validation.last:
+        raise ValueError("--time orders the rows for --validation last: give both, or neither")
+    if groups is not None and validation != Validation.groups:
+        raise ValueError("--groups is for --validation groups: give both, or neither")
+    if groups is None and validation == Validation.groups:
+        raise ValueError("--validation groups needs --groups with the column of the groups")
+    given = {"time": time, "groups": groups}
+    named = {kind: name for kind, name in given.items() if name is not None}
+    if columns["features"] is None:
+        columns = columns | {"drop": [*columns["drop"], *named.values()]}
+    return named, columns
 
 
 def number_or_word(text: str) -> int | str:

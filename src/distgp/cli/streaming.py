@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distgp import metrics
-from distgp.data.column import Column
+from distgp.data.column import Column, numbers
 from distgp.data.encoding import Columns, complete_rows, learn
 from distgp.data.parquet import ParquetRows
 from distgp.data.table import Table, TableError, sink
@@ -58,6 +58,7 @@ def fit_table(
     target: str,
     label_column: str | None,
     missing: str,
+    held_out_by: Mapping[str, str] | None = None,
     **options: Any,
 ) -> int:
     """Fit a model to a table, which the workers of a cluster read by themselves where they can.
@@ -72,6 +73,8 @@ def fit_table(
         The column to predict.
     label_column : str or None
         The column whose values divide the rows over experts; None to leave that to the model.
+    held_out_by : mapping of str to str, optional
+        The columns of what `fit` needs to hold rows out, by its parameters "time" and "groups".
     missing, **options
         As of `training_rows`.
 
@@ -84,16 +87,50 @@ def fit_table(
     if source.kind == "parquet" and not isinstance(model.engine, LocalEngine):
         if label_column is not None:
             raise ValueError("workers divide the rows that they read at random, not by a column")
+        if held_out_by:
+            listed = " and ".join(f"--{name}" for name in held_out_by)
+            raise ValueError(
+                f"workers read the rows by themselves, so {listed} cannot be used: give --engine local"
+            )
         model.fit_parquet(path, target, missing=missing, **options)
         return ParquetRows.open(path).n - model.experts_.row_count()
     table = source.read(options["categorical"])
     X, y, columns, keep = training_rows(table, target, missing, **options)
     if label_column is not None:
         model.set_params(partition=_labels(table, label_column)[keep])
-    model.fit(X, y)
+    model.fit(X, y, **row_values(table, held_out_by or {}, keep))
     model.table_ = columns
     model.feature_names_in_ = np.array(columns.features, dtype=object)
     return int((~keep).sum())
+
+
+def row_values(
+    table: pa.Table, held_out_by: Mapping[str, str], keep: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What decides which rows are held out, one value for each of the rows kept.
+
+    Parameters
+    ----------
+    table : pa.Table
+        All its rows.
+    held_out_by : mapping of str to str
+        Names of columns, by "time" and "groups".
+    keep : ndarray of bool
+        The rows to keep.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Times as numbers or dates, groups as text.
+
+    Raises
+    ------
+    TableError
+        If a column is not there, holds something else, or lacks values.
+    """
+    kept = table.filter(pa.array(keep))
+    readers = {"time": _times, "groups": _labels}
+    return {kind: readers[kind](kept, name) for kind, name in held_out_by.items()}
 
 
 def predict_table(
@@ -231,12 +268,39 @@ def columns_of(model: DistributedGPRegressor) -> Columns:
 
 def _labels(table: pa.Table, name: str) -> np.ndarray:
     """The values of a column as text, one for each row."""
+    return _complete(table, name, "to divide them by").to_numpy(zero_copy_only=False).astype(str)
+
+
+def _times(table: pa.Table, name: str) -> np.ndarray:
+    """The values of a column of numbers or dates; texts are read as dates."""
+    column = _complete(table, name, "to order them by")
+    kind = column.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_text(kind):
+        try:
+            return column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
+        except pa.ArrowException as error:
+            raise TableError(
+                f"column {name!r} is {kind}, expected numbers or dates such as 2024-12-31: {error}"
+            ) from error
+    values = numbers(name, column)
+    if np.isnan(values).any():
+        raise TableError(f"{int(np.isnan(values).sum())} rows have no {name!r} to order them by")
+    return values
+
+
+def _complete(table: pa.Table, name: str, purpose: str) -> pa.ChunkedArray:
+    """A column without missing values."""
     if name not in table.schema.names:
         raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
     column = table.column(name)
     if column.null_count:
-        raise TableError(f"{column.null_count} rows have no {name!r} to divide them by")
-    return column.to_numpy(zero_copy_only=False).astype(str)
+        raise TableError(f"{column.null_count} rows have no {name!r} {purpose}")
+    return column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds texts."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _pieces(

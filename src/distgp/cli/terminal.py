@@ -97,24 +97,40 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(figures))
         return
+    width = max(12, *map(len, figures))
     for name, value in figures.items():
         if value is not None and not (name == "dropped" and not value):
             text = f"{value:.6g}" if isinstance(value, float) else value
             text = ", ".join(map(str, text)) if isinstance(text, list) else text
-            typer.echo(f"{name:12s} {text}")
+            typer.echo(f"{name:{width}s} {text}")
 
 
-def print_results(results: Sequence[Result]) -> None:
-    """Print a comparison as a table, and below it why some aggregators could not take part."""
+def print_results(
+    results: Sequence[Result], left_out: Sequence[str] = (), expert: str = ""
+) -> None:
+    """Print a comparison as a table, and below it why some aggregators did not take part.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        One line each, baselines last.
+    left_out : sequence of str, default=()
+        The aggregators that are for other kinds of experts.
+    expert : str, default=""
+        The kind of the experts.
+    """
     grid = Grid(box=None, pad_edge=False)
     grid.add_column("")
     for title in ("seconds", "RMSE", "NLPD", "90 % cover", "W2 to full"):
         grid.add_column(title, justify="right")
-    for r in results:
+    for r in sorted(results, key=lambda r: r.baseline):
         values = (r.seconds, r.rmse, r.nlpd, r.coverage, r.w2)
         if r.error is None:
-            grid.add_row(r.name, *("" if v is None else f"{v:.4g}" for v in values))
+            name = f"{r.name} (baseline)" if r.baseline else r.name
+            grid.add_row(name, *("" if v is None else f"{v:.4g}" for v in values))
     Console(width=100 if not sys.stdout.isatty() else None, highlight=False).print(grid)
+    if left_out:
+        typer.echo(f"left out, not for {expert} experts: {', '.join(left_out)}")
     for r in results:
         if r.error is not None:
             typer.echo(f"{r.name}: {r.error}")

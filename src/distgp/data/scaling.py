@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distgp import linalg
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -18,16 +20,19 @@ class Scaling:
     x_mean, x_scale : ndarray of shape (d,)
         Mean and standard deviation of the input columns.
     y_mean, y_scale : float
-        Mean and standard deviation of the target.
+        Mean and standard deviation of the target, or with a linear trend of what that leaves.
+    slope : ndarray of shape (d,), optional
+        The linear trend: what the target gains per standard deviation of each column.
     """
 
     x_mean: np.ndarray
     x_scale: np.ndarray
     y_mean: float
     y_scale: float
+    slope: np.ndarray | None = None
 
     @staticmethod
-    def of(X: np.ndarray, y: np.ndarray, normalize: bool) -> Scaling:
+    def of(X: np.ndarray, y: np.ndarray, normalize: bool, linear: bool = False) -> Scaling:
         """Measure X (n, d) and y (n,).
 
         Parameters
@@ -38,6 +43,8 @@ class Scaling:
             One target.
         normalize : bool
             Whether to standardise at all; otherwise the identity is returned.
+        linear : bool, default=False
+            Whether to take out a linear trend, by least squares.
 
         Returns
         -------
@@ -46,8 +53,10 @@ class Scaling:
         if not normalize:
             return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]), 0.0, 1.0)
         x_mean, x_scale = _spread(X)
-        y_mean, y_scale = _spread(y[:, None])
-        return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]))
+        slope = _slope((X - x_mean) / x_scale, y) if linear else None
+        left = y if slope is None else y - ((X - x_mean) / x_scale) @ slope
+        y_mean, y_scale = _spread(left[:, None])
+        return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]), slope)
 
     def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
         """Standardised inputs, in the dtype and on the device of `like`."""
@@ -57,17 +66,30 @@ class Scaling:
         """Inputs in the units of the data: the inverse of `inputs`."""
         return X.cpu().double().numpy() * self.x_scale + self.x_mean
 
-    def targets(self, y: np.ndarray, like: Tensor) -> Tensor:
-        """Standardised targets, in the dtype and on the device of `like`."""
-        return torch.as_tensor((y - self.y_mean) / self.y_scale).to(like)
+    def targets(self, y: np.ndarray, X: np.ndarray, like: Tensor) -> Tensor:
+        """Standardised targets y of the rows X, in the dtype and on the device of `like`."""
+        return torch.as_tensor((y - self.trend(X)) / self.y_scale).to(like)
 
-    def mean(self, mean: Tensor) -> np.ndarray:
-        """A mean in the target's units."""
-        return mean.cpu().double().numpy() * self.y_scale + self.y_mean
+    def mean(self, mean: Tensor, X: np.ndarray) -> np.ndarray:
+        """A mean at the rows of X, (N,) or (N, draws), in the target's units."""
+        trend = self.trend(X)
+        shift = trend[:, None] if isinstance(trend, np.ndarray) and mean.ndim > 1 else trend
+        return mean.cpu().double().numpy() * self.y_scale + shift
+
+    def trend(self, X: np.ndarray) -> np.ndarray | float:
+        """The target's mean: a number, or with a linear trend one per row of X."""
+        if self.slope is None:
+            return self.y_mean
+        return self.y_mean + ((X - self.x_mean) / self.x_scale) @ self.slope
 
     def variance(self, variance: Tensor) -> np.ndarray:
         """A variance or covariance in the target's units, squared."""
         return variance.cpu().double().numpy() * self.y_scale**2
+
+
+def _slope(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Least squares of y on standardised columns; of columns that say the same, the smallest slopes."""
+    return linalg.least_squares(X, y - y.mean())
 
 
 def _spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

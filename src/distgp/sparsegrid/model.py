@@ -114,7 +114,7 @@ class SparseGridModel:
 
     def mean(self, X: np.ndarray) -> np.ndarray:
         """Predict the mean alone."""
-        return self.scaling.mean(self.posterior.mean(self._inputs(X)))
+        return self.scaling.mean(self.posterior.mean(self._inputs(X)), X)
 
     def predict(self, X: np.ndarray, latent: bool) -> tuple[np.ndarray, np.ndarray, int]:
         """Predict mean and variance of y, or of the latent f, and count the variances floored."""

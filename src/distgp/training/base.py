@@ -105,11 +105,23 @@ class TrainingResult:
     stopped : {"iterations", "tolerance", "diverged"}
         Why training stopped: all rounds were done; the objective changed no more; or the objective
         could not be computed anywhere near.
+    rows : int, optional
+        The number of rows whose objective the last stage looked at; None in files of earlier versions,
+        as are the next two.
+    last_stage : int, optional
+        The number of rounds of the last stage, which are the last of the history. Stages minimise
+        different objectives, with other inducing inputs or other neighbours.
+    bounds : dict of str to (float, float), optional
+        The lowest and the highest value of every trained hyperparameter, by its full path; 0 and
+        infinity where it is free.
     """
 
     parameters: Parameters
     history: tuple[Round, ...]
     stopped: Reason
+    rows: int | None = None
+    last_stage: int | None = None
+    bounds: dict[str, tuple[float, float]] | None = None
 
     @property
     def objective(self) -> float:

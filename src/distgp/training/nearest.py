@@ -50,7 +50,7 @@ class NearestRows(Algorithm):
     ----------
     n_targets : int, default=8192
         The number of rows whose likelihood is looked at.
-    n_neighbors : int, default=50
+    n_neighbors : int, default=30
         k, the rows that each of them is conditioned on.
     stages : int, default=3
         How often neighbours are found anew, for the θ found so far.
@@ -64,7 +64,7 @@ class NearestRows(Algorithm):
 
     name: ClassVar[str] = "nearest"
     n_targets: int = 8192
-    n_neighbors: int = 50
+    n_neighbors: int = 30
     stages: int = 3
     search: bool = True
     n_iter: int = 240

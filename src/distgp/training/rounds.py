@@ -27,7 +27,7 @@ from distgp.training.base import (
     Tensors,
     TrainingResult,
 )
-from distgp.training.layout import Layout
+from distgp.training.layout import Layout, by_path
 from distgp.training.objective import Objective
 from distgp.training.priors import Prior
 
@@ -62,6 +62,16 @@ class Rounds:
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
         self._bytes, self._last = 0, time.perf_counter()
+        self._asked, self._silent, self._began = False, False, 0
+
+    @property
+    def last_stage(self) -> int:
+        """The number of rounds of the last stage.
+
+        An algorithm either asks the workers in every round, and has one stage; or it asks them
+        between stages only, so that the round after such an exchange is the first of a stage.
+        """
+        return len(self.history) - (self._began if self._silent else 0)
 
     def exchange(self, message: Message) -> Reply:
         """Send a message to all workers and gather their replies; `record` must follow.
@@ -77,6 +87,7 @@ class Rounds:
         replies = self._shards.map(_answer, self._algorithm, self._objective, common, each=parts)
         reply = _gathered(replies)
         self._bytes = _bytes(message, reply, sum(self._counts))
+        self._asked = True
         return reply
 
     def record(
@@ -110,6 +121,8 @@ class Rounds:
             Where nothing changes any more, or nothing works any more.
         """
         self.vectors, self.failed = vectors, self.failed or failed
+        self._began = len(self.history) if self._asked else self._began
+        self._silent, self._asked = self._silent or not self._asked, False
         one = vectors if vectors.ndim == 1 else vectors.mean(0)
         now = time.perf_counter()
         self.history.append(
@@ -264,7 +277,28 @@ def train(
             stacklevel=2,
         )
     theta = layout.unpack(rounds.vectors, agreed=algorithm.agrees)
-    return TrainingResult(theta, tuple(rounds.history), stopped)
+    n = int(sizes.sum())
+    return TrainingResult(
+        theta,
+        tuple(rounds.history),
+        stopped,
+        rows=min(n, getattr(algorithm, "n_targets", n)),
+        last_stage=rounds.last_stage,
+        bounds=_trained_bounds(layout, bounds),
+    )
+
+
+def _trained_bounds(
+    layout: Layout, bounds: Mapping[str, tuple[float, float]] | None
+) -> dict[str, tuple[float, float]]:
+    """The bounds of every trained hyperparameter, by its full path; 0 and infinity where it has none."""
+    given = by_path(bounds or {}, layout.template)
+    found = {}
+    for name in layout.names:
+        if name != "inducing":
+            low, high = given.get(name, (0.0, math.inf))
+            found[name] = (float(low), float(high))
+    return found
 
 
 def _start_vectors(layout: Layout, parameters: Parameters, M: int) -> Tensor:

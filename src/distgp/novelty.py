@@ -1,0 +1,300 @@
+"""How unlike the training rows are rows to predict?
+
+A Gaussian process says little about rows unlike all that it was trained on: its uncertainty there is that
+of its prior, which the training rows never put to the test. Two distances tell such rows. The Mahalanobis
+distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) from the mean of all training rows needs d² numbers and notices columns
+that drift, alone or against each other. The distance to the nearest training row needs the rows, and
+notices gaps between them. Each is compared with what the training rows themselves have: a ratio
+of 1 is the distance that 99 % of them keep to the others.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distgp import linalg
+from distgp.aggregation import Ensemble
+from distgp.data import sample
+from distgp.data.neighbors import Neighbors
+from distgp.data.scaling import Scaling
+from distgp.data.shard import Shard
+from distgp.engines import Placement
+from distgp.experts import Parameters, SparseExpert
+from distgp.experts.base import in_chunks
+
+QUANTILE = 0.99
+"""The share of the training rows that are no more unlike the others than a ratio of 1."""
+RIDGE = 1e-6
+"""What is added to the variance of every standardised column: constant columns have none, and those of a
+category always sum to one."""
+SAMPLE = 4096
+"""Rows at most that the quantiles are taken from."""
+LEAST_SAMPLE, SAMPLE_PAIRS = 512, 2**27
+"""Where rows are many, fewer of them are asked for their nearest row: as many as make this number of pairs
+of rows, but no fewer than 512. From 262,144 rows on it is these 512."""
+SMALLEST = 1e-9
+"""Quantiles below this, of rows that are all the same, are taken as this."""
+TOLD_SHARE, TOLD_ROWS = 0.1, 20
+"""`tell_novelty` warns where more than this share of at least so many rows are unlike the training rows."""
+LEAST_ROWS = 50
+"""Training rows below which nothing is told: the 99 % quantile of so few is a guess."""
+PACKAGE = str(Path(__file__).parent)
+
+
+class NoveltyWarning(UserWarning):
+    """Many of the rows to predict are unlike the rows that the model was trained on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What the training inputs look like: their moments, and how far they lie from each other.
+
+    Parameters
+    ----------
+    mean, scale : Tensor of shape (d,)
+        Mean and standard deviation of the columns as the experts see them; the scale is 1 where a
+        column does not vary. Where the data were standardised these are close to 0 and 1.
+    L : Tensor of shape (d, d)
+        The Cholesky factor of the covariance of (x − mean) / scale plus 10⁻⁶·I.
+    rows : int
+        The number of rows.
+    far : float
+        The 99 % quantile of the Mahalanobis distance of a training row.
+    apart : float or None
+        The 99 % quantile of the Euclidean distance, in standardised units, between a training row and
+        its nearest other row; None where it was not asked for.
+    """
+
+    travels_as: ClassVar[str] = "moments"
+    mean: Tensor
+    scale: Tensor
+    L: Tensor
+    rows: int
+    far: float
+    apart: float | None = None
+
+    @staticmethod
+    def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> Inputs:
+        """Measure the rows where they are; sums of d² numbers and a sample of the rows travel.
+
+        Every row of the sample is compared with the others without itself. Removing a row from mean
+        and covariance turns its squared distance D² into nD² / (n − 1 − D²): a row is always closer
+        to moments that contain it, and where rows are few by much.
+
+        Parameters
+        ----------
+        shards : Placement of Shard
+            The training rows, wherever they live.
+        seed : int
+            The seed of the sample.
+        nearest : bool, default=True
+            Whether to measure the distances to nearest rows too, for experts that hold their rows.
+
+        Returns
+        -------
+        Inputs
+        """
+        sums = [torch.stack(parts).sum(0) for parts in zip(*shards.map(_sums), strict=True)]
+        n, mean = int(sums[0]), sums[1] / sums[0]
+        covariance = torch.stack(shards.map(_products, mean)).sum(0) / n
+        variance = covariance.diagonal()
+        # What is left of a constant column's variance is the rounding error of its mean.
+        varies = variance > (1e-12 * mean).square()
+        scale = torch.where(varies, variance, 1.0).sqrt()
+        standard = linalg.add_diagonal(
+            covariance / torch.outer(scale, scale), mean.new_tensor(RIDGE)
+        )
+        L = linalg.cholesky(standard, "the covariance of the inputs")
+        rows = sample.drawn(shards, SAMPLE, seed)
+        square = Inputs(mean, scale, L, n, 1.0).mahalanobis(rows.X).square().cpu()
+        square = n * square / (n - 1 - square).clamp_min(RIDGE**2)
+        far, apart = _quantile(square.sqrt()), None
+        if nearest and n > 1:
+            some = rows.take(slice(0, max(LEAST_SAMPLE, SAMPLE_PAIRS // n)))
+            apart = _quantile(_nearest_others(shards, mean, scale, some))
+        return Inputs(mean, scale, L, n, far, apart)
+
+    def mahalanobis(self, X: Tensor) -> Tensor:
+        """The Mahalanobis distance of rows, as a ratio to its 99 % quantile.
+
+        Parameters
+        ----------
+        X : Tensor of shape (N, d)
+            Rows in the units of the experts.
+
+        Returns
+        -------
+        Tensor of shape (N,)
+            In float64; above 1 for rows farther from the mean than 99 % of the training rows.
+        """
+        L = self.L.to(X.device)
+
+        def distance(chunk: Tensor) -> Tensor:
+            standard = standardised(chunk, self.mean, self.scale)
+            return linalg.solve_lower(L, standard.mT).square_().sum(0).sqrt_()
+
+        return torch.cat(in_chunks(distance, X, X.shape[-1])) / self.far
+
+
+class Fitted(Protocol):
+    """What is needed of a `distgp.model.Model`."""
+
+    @property
+    def scaling(self) -> Scaling:
+        """The units of the data."""
+        ...
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The conditioned experts."""
+        ...
+
+    @property
+    def parameters(self) -> Parameters:
+        """θ of all experts."""
+        ...
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """What the training inputs look like; None in files of earlier versions."""
+        ...
+
+
+def novelty(model: Fitted, X: np.ndarray) -> np.ndarray:
+    """How unlike the training rows each row is.
+
+    Parameters
+    ----------
+    model : Model
+        A fitted model.
+    X : ndarray of shape (N, d)
+        Rows in the units of the data.
+
+    Returns
+    -------
+    ndarray of shape (N,)
+        The larger of two ratios to what 99 % of the training rows keep to the others: of the
+        Mahalanobis distance, and, where the experts hold their rows, of the distance to the nearest
+        training row. Above 1, a row is more unlike the training rows than 99 % of them are unlike
+        each other.
+    """
+    inputs = model.inputs
+    if inputs is None:
+        raise ValueError(
+            "this model does not know what its training rows looked like, since an earlier version of "
+            "distgp fitted it: fit it again"
+        )
+    standard = model.scaling.inputs(X, model.parameters.noise)
+    ratio = inputs.mahalanobis(standard).cpu()
+    if inputs.apart is not None and not isinstance(model.ensemble.expert, SparseExpert):
+        found = model.ensemble.map(_nearest, inputs.mean, inputs.scale, standard)
+        nearest = torch.stack([distance.cpu() for distance in found]).amin(0)
+        ratio = torch.maximum(ratio, nearest / inputs.apart)
+    return ratio.numpy()
+
+
+def tell_novelty(model: Fitted, X: np.ndarray) -> None:
+    """Warn where many rows are unlike the training rows, by the Mahalanobis distance alone.
+
+    Parameters
+    ----------
+    model : Model
+        A fitted model; nothing is told of one that does not know its training rows, or had fewer than
+        50 of them.
+    X : ndarray of shape (N, d)
+        Rows in the units of the data.
+
+    Warns
+    -----
+    NoveltyWarning
+        Where more than a tenth of at least 20 rows lie beyond the 99 % quantile.
+    """
+    if model.inputs is None or model.inputs.rows < LEAST_ROWS or len(X) < TOLD_ROWS:
+        return
+    standard = model.scaling.inputs(X, model.parameters.noise)
+    share = float((model.inputs.mahalanobis(standard) > 1.0).double().mean())
+    if share > TOLD_SHARE:
+        warn_user(
+            f"{100 * share:.0f} % of the {len(X):,} rows to predict are more unlike the training rows "
+            "than 99 % of the training rows are. Predictions there are extrapolation, and their "
+            "uncertainty cannot be trusted. gp.novelty(X) tells which rows these are (those above 1). To "
+            "choose a model for such rows, hold out rows that are as unlike the others: "
+            'validation="last" where the data change with time, validation="groups" where they come '
+            "in groups",
+            NoveltyWarning,
+        )
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's own code that called into distgp."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """(X − mean) / scale in float64, on the device of X."""
+    return (X.double() - mean.to(X.device)) / scale.to(X.device)
+
+
+def _real(item: Any) -> Shard:
+    """All rows of a worker, of shards or of experts that hold theirs, as one shard."""
+    return item.rows_held().flatten().without_padding()
+
+
+def _sums(item: Any) -> tuple[Tensor, Tensor]:
+    """n and Σx of a worker's rows."""
+    X = _real(item).X
+    total = X.sum(0, dtype=torch.float64).cpu()
+    return total.new_tensor(len(X)), total
+
+
+def _products(item: Any, mean: Tensor) -> Tensor:
+    """Σ(x − μ)(x − μ)ᵀ of a worker's rows, (d, d)."""
+    X = _real(item).X
+
+    def product(chunk: Tensor) -> Tensor:
+        centred = chunk.double() - mean.to(chunk.device)
+        return centred.mT @ centred
+
+    return torch.stack(in_chunks(product, X, X.shape[-1])).sum(0).cpu()
+
+
+def _nearest(item: Any, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:
+    """The distance of every row of X to the nearest of a worker's rows, (N,)."""
+    rows = _real(item).X
+    search = Neighbors(standardised(rows, mean, scale))
+    queries = standardised(X.to(rows.device), mean, scale)
+    return search.nearest(queries, 1)[0][:, 0].sqrt()
+
+
+def _nearest_others(shards: Placement[Shard], mean: Tensor, scale: Tensor, some: Shard) -> Tensor:
+    """The distance of some rows to the nearest of all other rows."""
+    found = shards.map(_nearest_other, mean, scale, some.X, some.rows)
+    return torch.stack([distance.cpu() for distance in found]).amin(0)
+
+
+def _nearest_other(item: Any, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor) -> Tensor:
+    """The distance of rows with these numbers to the nearest of a worker's rows with another number.
+
+    A row has one number, so that among its two nearest rows at least one is another. One that
+    repeats it counts, with distance 0.
+    """
+    held = _real(item)
+    search = Neighbors(standardised(held.X, mean, scale))
+    square, index = search.nearest(standardised(X.to(held.X.device), mean, scale), 2)
+    same = held.rows[index.clamp_min(0)] == numbers.to(held.rows.device)[:, None]
+    return torch.where(same | (index < 0), torch.inf, square).amin(-1).sqrt()
+
+
+def _quantile(distances: Tensor) -> float:
+    return max(SMALLEST, float(torch.quantile(distances, QUANTILE)))

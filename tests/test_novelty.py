@@ -1,0 +1,226 @@
+"""How unlike the training rows other rows are."""
+
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import distgp
+from distgp import DistributedGPRegressor
+from distgp.data import Scaling, Shard
+from distgp.data.source import placed
+from distgp.engines import LocalPlacement
+from distgp.novelty import RIDGE, Inputs, NoveltyWarning, novelty, tell_novelty
+from experiments.datasets import TASKS
+
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
+FOLDER = os.environ.get("DISTGP_DATA") or (str(BESIDE) if BESIDE.is_dir() else None)
+real = pytest.mark.skipif(
+    FOLDER is None, reason="the UCI files are not here: set DISTGP_DATA to their folder"
+)
+
+
+def rows(n, d=3, seed=0):
+    """Rows with columns of different widths that depend on each other, some rows twice."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + 3.0
+    X[: n // 20] = X[n // 20 : 2 * (n // 20)]
+    return X
+
+
+def shards_of(X, parts=1, on=1):
+    """Rows divided into shards of different lengths, on one worker or several."""
+    data = Shard.of(torch.as_tensor(X), torch.zeros(len(X), dtype=torch.float64))
+    cuts = torch.arange(len(X)) % parts % max(1, parts - 1)
+    pieces = [data.take(cuts == i) for i in range(int(cuts.max()) + 1)]
+    return LocalPlacement(tuple(placed(pieces[i::on]).items[0] for i in range(on)))
+
+
+def naive(X, standard=None):
+    """Mahalanobis distances and distances to the nearest other row, one row at a time."""
+    mean, scale = X.mean(0), X.std(0)
+    Z = (X - mean) / np.where(scale > 0, scale, 1.0)
+    far, near = [], []
+    for i in range(len(Z)):
+        others = np.delete(Z, i, axis=0)
+        away = Z[i] - others.mean(0)
+        covariance = np.cov(others.T, bias=True) + RIDGE * len(Z) / (len(Z) - 1) * np.eye(
+            Z.shape[1]
+        )
+        far.append(np.sqrt(away @ np.linalg.solve(covariance, away)))
+        near.append(np.sqrt(np.square(others - Z[i]).sum(-1).min()))
+    return np.array(far), np.array(near)
+
+
+@pytest.mark.parametrize(("n", "d"), [(300, 3), (60, 20), (12, 20)])
+@pytest.mark.parametrize(("parts", "on"), [(1, 1), (5, 2)])
+def test_moments_and_quantiles_are_those_of_all_rows(n, d, parts, on):
+    X = rows(n, d)
+    found = Inputs.of(shards_of(X, parts, on), 0)
+    scale = X.std(0)
+    covariance = np.cov((X / scale).T, bias=True) + RIDGE * np.eye(d)
+    np.testing.assert_allclose(found.mean, X.mean(0), atol=1e-12)
+    np.testing.assert_allclose(found.scale, scale, rtol=1e-12)
+    np.testing.assert_allclose(found.L @ found.L.mT, covariance, atol=1e-12)
+    far, near = naive(X)
+    assert found.far == pytest.approx(np.quantile(far, 0.99), rel=1e-6)
+    assert found.apart == pytest.approx(np.quantile(near, 0.99), rel=1e-9)
+    away = np.linalg.solve(np.linalg.cholesky(covariance), ((X - X.mean(0)) / scale).T)
+    wanted = np.linalg.norm(away, axis=0) / found.far
+    np.testing.assert_allclose(found.mahalanobis(torch.as_tensor(X)), wanted, rtol=1e-6)
+
+
+def test_samples_of_many_rows_know_the_nearest_of_all_rows(monkeypatch):
+    monkeypatch.setattr(distgp.novelty, "SAMPLE", 400)
+    monkeypatch.setattr(distgp.novelty, "LEAST_SAMPLE", 300)
+    monkeypatch.setattr(distgp.novelty, "SAMPLE_PAIRS", 1)
+    X = rows(600)
+    found = Inputs.of(shards_of(X, 4, 3), 0)
+    far, near = naive(X)
+    assert np.quantile(near, 0.97) < found.apart < np.quantile(near, 0.999)
+    assert np.quantile(far, 0.97) < found.far < np.quantile(far, 0.999)
+    assert found.far == pytest.approx(Inputs.of(shards_of(X), 0).far)
+    assert Inputs.of(shards_of(X), 0, nearest=False).apart is None
+
+
+def test_constant_columns_categories_and_repeated_rows():
+    rng = np.random.default_rng(0)
+    kinds = np.eye(3)[rng.integers(3, size=200)]
+    X = np.column_stack([rng.normal(size=200), kinds, np.full(200, 1e6 / 3), np.full(200, 1e-9)])
+    found = Inputs.of(shards_of(X), 0)
+    assert found.scale[-1] == found.scale[-2] == 1.0 and float(found.scale.min()) > 0.3
+    test = np.tile(X[5], (3, 1))
+    test[1, 1:4] = 0.0  # a kind that was never seen
+    test[2, -1] = 0.5  # a constant that has changed
+    ratio = found.mahalanobis(torch.as_tensor(test))
+    assert ratio[0] < 1 < 10 < min(ratio[1], ratio[2])
+    same = Inputs.of(shards_of(np.ones((30, 2))), 0)
+    assert same.mahalanobis(torch.ones(1, 2)) == 0.0 < 1.0 < same.mahalanobis(torch.zeros(1, 2))
+    one = Inputs.of(shards_of(np.ones((1, 2))), 0)
+    assert one.apart is None and np.isfinite(one.far)
+
+
+def test_units_do_not_matter():
+    X, units = rows(300), np.array([1e-7, 1.0, 1e7])
+    a, b = Inputs.of(shards_of(X), 0), Inputs.of(shards_of(X * units), 0)
+    assert (a.far, a.apart) == pytest.approx((b.far, b.apart), rel=1e-6)
+    single = Inputs.of(
+        LocalPlacement(tuple(s.to(dtype=torch.float32) for s in shards_of(X).items)), 0
+    )
+    assert single.far == pytest.approx(a.far, rel=1e-4) and single.mean.dtype == torch.float64
+
+
+def fitted(expert, X, normalize=True, **options):
+    """A model that knows its inputs. The regressor itself may give it them; so this replaces them."""
+    gp = DistributedGPRegressor(expert=expert, training=None, normalize=normalize, **options)
+    gp.fit(X, X[:, 0] + X[:, 1])
+    model = gp.models_[0]
+    standard = model.scaling.inputs(X, model.parameters.noise)
+    data = placed([Shard.of(standard, standard[:, 0])])
+    gp.models_ = [replace(model, inputs=Inputs.of(data, 0, nearest=expert != "sparse"))]
+    return gp
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("expert", ["exact", "nearest", "sparse"])
+def test_novelty_is_the_larger_of_two_ratios(expert, normalize):
+    X = rows(300)
+    gp = fitted(expert, X, normalize, n_experts=3, n_inducing=20)
+    test = np.concatenate([rows(50, seed=1), 10 + X[:3]])
+    found = novelty(gp.models_[0], test)
+    far, near = naive(X)
+    Z, T = (X - X.mean(0)) / X.std(0), (test - X.mean(0)) / X.std(0)
+    covariance = np.cov(Z.T, bias=True) + RIDGE * np.eye(3)
+    wanted = np.sqrt((T * np.linalg.solve(covariance, T.T).T).sum(1)) / np.quantile(far, 0.99)
+    if expert != "sparse":
+        nearest = np.sqrt(np.square(T[:, None] - Z).sum(-1)).min(1) / np.quantile(near, 0.99)
+        assert (nearest > wanted).any() and (nearest < wanted).any()
+        wanted = np.maximum(wanted, nearest)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert (found[-3:] > 1).all()
+    again = gp.models_[0].gathered()
+    assert again.inputs is gp.models_[0].inputs
+    np.testing.assert_array_equal(novelty(again, test), found)
+
+
+def test_a_gap_between_the_rows_is_new():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(-3, 0.3, size=(200, 2)), rng.normal(3, 0.3, size=(200, 2))])
+    found = novelty(fitted("exact", X).models_[0], np.array([[0.0, 0.0], [3.0, 3.0]]))
+    assert found[0] > 3 and found[1] < 1
+
+
+def test_many_new_rows_are_told_in_plain_words():
+    X = rows(400)
+    gp = fitted("exact", X)
+    model, new = gp.models_[0], rows(100, seed=2) * [1, 1, 3]
+    share = (
+        model.inputs.mahalanobis(model.scaling.inputs(new, model.parameters.noise)) > 1
+    ).double()
+    assert 0.1 < share.mean() < 1
+    words = rf"{100 * share.mean():.0f} % of the 100 rows to predict.*extrapolation.*cannot be trusted.*"
+    with pytest.warns(
+        NoveltyWarning, match=words + r"gp\.novelty\(X\).*validation=\"last\""
+    ) as told:
+        tell_novelty(model, new)
+    assert told[0].filename == __file__ and len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tell_novelty(model, X)
+        tell_novelty(model, rows(500, seed=3)[:300])
+        tell_novelty(model, new[:19])
+        tell_novelty(replace(model, inputs=None), new)
+        tell_novelty(replace(model, inputs=replace(model.inputs, rows=49)), new)
+    with pytest.raises(ValueError, match="earlier version of distgp fitted it: fit it again"):
+        novelty(replace(model, inputs=None), new)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 2), (60, 12), (60, 80), (100, 30)])
+def test_few_training_rows_do_not_make_others_new(n, d):
+    # To moments that contain them, the training rows would seem closer than any others are.
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(20):
+        mix = rng.normal(size=(d, d))
+        X, test = rng.normal(size=(n, d)) @ mix, rng.normal(size=(200, d)) @ mix
+        ratio = Inputs.of(shards_of(X), 0).mahalanobis(torch.as_tensor(test))
+        shares.append(float((ratio > 1).double().mean()))
+    assert np.mean(shares) < 0.05 and np.mean(np.array(shares) > 0.1) <= 0.1, shares
+
+
+def test_files_keep_the_inputs_and_those_without_can_be_read(tmp_path):
+    X, new = rows(100), rows(40, seed=1)
+    gp = fitted("exact", X, n_experts=2)
+    gp.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(novelty(again.models_[0], new), novelty(gp.models_[0], new))
+    gp.partial_fit(new, new[:, 0])
+    assert gp.models_[0].inputs is not None
+    gp.models_ = [replace(gp.models_[0], inputs=None)]
+    gp.save(tmp_path / "m.safetensors")
+    assert distgp.load(tmp_path / "m.safetensors").models_[0].inputs is None
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "years", "random"),
+    [("co", (0.96, 0.99), (0.005, 0.015)), ("nox", (0.96, 0.99), (0.005, 0.015)),
+     ("pm2.5", (0.003, 0.01), (0.005, 0.02)), ("traffic", (0.003, 0.01), (0.005, 0.015))],
+)  # fmt: skip
+def test_the_years_to_predict_of_the_gas_turbine_are_new(name, years, random):
+    task = TASKS[name](FOLDER, False)
+    everything = np.concatenate([task.X, task.X_test])
+    shuffled = everything[np.random.default_rng(0).permutation(len(everything))]
+    n = len(task.X)
+    for X, test, (low, high) in (
+        (task.X, task.X_test, years),
+        (shuffled[:n], shuffled[n:], random),
+    ):
+        scaling, like = Scaling.of(X, X[:, 0], True), torch.zeros((), dtype=torch.float64)
+        inputs = Inputs.of(shards_of(scaling.inputs(X, like)), 0, nearest=False)
+        ratio = inputs.mahalanobis(scaling.inputs(test, like))
+        assert low < float((ratio > 1).double().mean()) < high

@@ -32,8 +32,11 @@ gp = distgp.DistributedGPRegressor(
     noise=0.1,
     normalize=False,  # the kernel is in the data's own units, so that a period of 1 is a year
     fixed=["period"],
-    bounds={"noise": (1e-3, 1.0), "kernel.kernels.1.kernels.1.lengthscale": (1.0, 50.0)},
-    priors={"noise": LogNormal(0.05, 0.5)},
+    bounds={"noise": (1e-3, 1.0)},
+    priors={
+        "noise": LogNormal(0.05, 0.5),
+        "kernel.kernels.1.kernels.1.lengthscale": LogNormal(10.0),
+    },
     n_iter=30,
     random_state=0,
 ).fit(X, y)

@@ -22,7 +22,7 @@ rows = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
 rng = np.random.default_rng(0)
 X = rng.uniform(size=(rows, 2))
 y = np.sin(12 * X[:, 0]) + np.cos(9 * X[:, 1]) + 0.3 * rng.normal(size=rows)
-settings = {"expert": "sparse", "n_experts": 8, "n_inducing": 64, "n_iter": 20, "random_state": 0}
+settings = {"expert": "sparse", "n_experts": 8, "n_inducing": 64, "random_state": 0}
 
 # Without an address it takes the cluster of RAY_ADDRESS, or starts one on this machine.
 with RayEngine(workers=2) as engine:

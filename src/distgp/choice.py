@@ -21,6 +21,8 @@ Validation: TypeAlias = Literal["random", "last", "groups"]
 VALIDATIONS: tuple[str, ...] = ("random", "last", "groups")
 SHARES = {"random": 0.2, "last": 1.0 / 3.0, "groups": 0.2}
 """The share of rows that is held out, by kind."""
+MARGIN = 0.05
+"""Nats by which a baseline must be better to be worth a warning."""
 LEAST_ROWS = 200
 """Below this many rows nothing is held out."""
 
@@ -107,8 +109,9 @@ class Choice:
 
     @property
     def better_baselines(self) -> tuple[Trial, ...]:
-        """Baselines with a lower NLPD than the candidate taken."""
-        return tuple(t for t in self.trials if t.baseline and t.nlpd < self.best.nlpd)
+        """Baselines with a clearly lower NLPD than the candidate taken."""
+        limit = self.best.nlpd - MARGIN
+        return tuple(t for t in self.trials if t.baseline and t.nlpd < limit)
 
     def __str__(self) -> str:
         width = max(len(trial.name) for trial in self.trials) + 2

@@ -83,7 +83,9 @@ class Inputs:
 
     @staticmethod
     def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> Inputs:
-        """Measure the rows where they are; sums of d² numbers and a sample of the rows travel.
+        """Measure the rows where they are: sums of d² numbers and the distances of a sample travel.
+
+        With `nearest` some rows travel too, as they do for experts that hold theirs.
 
         Every row of the sample is compared with the others without itself. Removing a row from mean
         and covariance turns its squared distance D² into nD² / (n − 1 − D²): a row is always closer
@@ -113,13 +115,14 @@ class Inputs:
             covariance / torch.outer(scale, scale), mean.new_tensor(RIDGE)
         )
         L = linalg.cholesky(standard, "the covariance of the inputs")
-        rows = sample.drawn(shards, SAMPLE, seed)
-        square = Inputs(mean, scale, L, n, 1.0).mahalanobis(rows.X).square().cpu()
+        some = sample.sampled(shards, min(1.0, SAMPLE / n), seed)
+        square = torch.cat(some.map(_square_distances, Inputs(mean, scale, L, n, 1.0)))
         square = n * square / (n - 1 - square).clamp_min(RIDGE**2)
         far, apart = _quantile(square.sqrt()), None
         if nearest and n > 1:
-            some = rows.take(slice(0, max(LEAST_SAMPLE, SAMPLE_PAIRS // n)))
-            apart = _quantile(_nearest_others(shards, mean, scale, some))
+            count = min(SAMPLE, max(LEAST_SAMPLE, SAMPLE_PAIRS // n))
+            rows = sample.drawn(shards, count, seed)
+            apart = _quantile(_nearest_others(shards, mean, scale, rows))
         return Inputs(mean, scale, L, n, far, apart)
 
     def mahalanobis(self, X: Tensor) -> Tensor:
@@ -249,6 +252,11 @@ def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 def _real(item: Any) -> Shard:
     """All rows of a worker, of shards or of experts that hold theirs, as one shard."""
     return item.rows_held().flatten().without_padding()
+
+
+def _square_distances(item: Any, inputs: Inputs) -> Tensor:
+    """Squared Mahalanobis distances of a worker's rows."""
+    return inputs.mahalanobis(_real(item).X).square().cpu()
 
 
 def _sums(item: Any) -> tuple[Tensor, Tensor]:

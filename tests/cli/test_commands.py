@@ -321,8 +321,6 @@ def test_fit_tells_how_it_went_and_what_was_chosen(run, folder):
         "--drop",
         "id,when",
         "--force",
-        "--n-iter",
-        "20",
     ]
     start += ["--validation", "last", "-o", "told.safetensors"]
     done = run(*start, cwd=folder)

@@ -106,7 +106,7 @@ def test_the_scaling_of_parts_is_that_of_the_whole(folder, workers):
         )
         for a, b in zip(unstack(raw), unstack(batch), strict=True):
             torch.testing.assert_close(b.X, wanted.inputs(a.X.numpy(), b.X))
-            torch.testing.assert_close(b.y, wanted.targets(a.y.numpy(), b.y))
+            torch.testing.assert_close(b.y, wanted.targets(a.y.numpy(), a.X.numpy(), b.y))
             assert torch.equal(a.rows, b.rows)
         if batch.mask is not None:
             assert (batch.y[~batch.mask] == 0).all()

@@ -1,0 +1,162 @@
+"""How good are the defaults on real tables, beside what anyone would try first?
+
+The paper's four tasks, each with a random split (80/20) and the paper's split by years, and two synthetic
+families. `distgp, default` leaves all to the estimator but how rows are held out for its choice:
+`validation="random"` on random splits, `validation="last"` by years. Its candidates are fitted in full
+too, so that the loss of the choice shows. Ridge regression, gradient boosting and the random forest
+predict Gaussians with the standard deviation of their errors on a fifth of the training rows held out.
+
+    python benchmarks/defaults.py --data FOLDER      writes benchmarks/results/defaults.csv as it goes
+    python benchmarks/defaults.py --page             writes the tables into docs/defaults.md
+    python benchmarks/defaults.py --seeds 10 --only co/years     ten seeds of the default alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from _measure import write_csv
+from nearest import draw
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import distgp
+from distgp import auto, choice, metrics
+from experiments.datasets import TASKS
+
+RESULTS = Path(__file__).parent / "results" / "defaults.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "defaults.md"
+SYNTHETIC = {"rough, d = 4": (4, 0.25), "smooth, d = 4": (4, 2.0)}
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Row = dict[str, object]
+
+
+def splits(data: str | None) -> Iterator[tuple[str, str, Split]]:
+    """Each task with each of its splits: name, kind, and X, y, X_test, y_test."""
+    for name, load in TASKS.items():
+        task = load(data, True)
+        X, y = np.concatenate([task.X, task.X_test]), np.concatenate([task.y, task.y_test])
+        train, test = np.split(np.random.default_rng(0).permutation(len(y)), [4 * len(y) // 5])
+        yield name, "random", (X[train], y[train], X[test], y[test])
+        yield name, "years", (task.X, task.y, task.X_test, task.y_test)
+    for name, (d, lengthscale) in SYNTHETIC.items():
+        X, y, X_test, _, y_test, _ = draw(20_000, d, lengthscale, 0, "cpu", N=4_000)
+        yield name, "random", (X.numpy(), y.numpy(), X_test.numpy(), y_test.numpy())
+
+
+def figures(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Row:
+    variance = np.square(std)
+    return {
+        "rmse": metrics.rmse(y, mean),
+        "nlpd": metrics.nlpd(y, mean, variance),
+        "cover": metrics.coverage(y, mean, variance, 0.9),
+    }
+
+
+def default(kind: str, X: np.ndarray, y: np.ndarray, seed: int, device: str):
+    validation = "last" if kind == "years" else "random"
+    return distgp.DistributedGPRegressor(
+        validation=validation, random_state=seed, device=device
+    ).fit(X, y)
+
+
+def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
+    """Every model on one split."""
+    X, y, X_test, y_test = split
+    begin = time.perf_counter()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gp = default(kind, X, y, 0, device)
+        fitted = time.perf_counter()
+        mean, std = gp.predict(X_test, return_std=True)
+    seconds = {"seconds": time.perf_counter() - begin, "fit_s": fitted - begin}
+    found = ", ".join(sorted({type(w.message).__name__ for w in told}))
+    assert gp.choice_ is not None
+    row: Row = {"model": "distgp, default", "chosen": gp.choice_.best.name, "warnings": found}
+    row["choice_s"] = sum(trial.seconds for trial in gp.choice_.trials)
+    yield row | figures(y_test, mean, std) | seconds
+    for candidate in auto.candidates(len(X)):
+        begin = time.perf_counter()
+        if candidate.name != gp.choice_.best.name:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                one = distgp.DistributedGPRegressor(device=device, **candidate.settings)
+                mean, std = one.fit(X, y).predict(X_test, return_std=True)
+            taken = {"seconds": time.perf_counter() - begin}
+            yield {"model": f"distgp, {candidate.name}"} | figures(y_test, mean, std) | taken
+    peers: dict[str, Callable[[], object]] = {
+        "ridge regression": lambda: make_pipeline(
+            StandardScaler(), RidgeCV(np.logspace(-3, 5, 17))
+        ),
+        "gradient boosting": lambda: HistGradientBoostingRegressor(random_state=0),
+        "random forest": lambda: RandomForestRegressor(n_jobs=2, random_state=0),
+    }
+    for name, make in peers.items():
+        begin = time.perf_counter()
+        mean, std = choice.with_spread(make(), X, y, X_test)
+        taken = {"seconds": time.perf_counter() - begin}
+        yield {"model": name} | figures(y_test, mean, np.asarray(std)) | taken
+    mean, std = np.full(len(y_test), y.mean()), np.full(len(y_test), y.std())
+    yield {"model": "training mean"} | figures(y_test, mean, std)
+
+
+def page() -> None:
+    """Write the tables into the page, between its marks."""
+    with RESULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = []
+    for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
+        lines += ["", f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
+        lines += ["| | RMSE | NLPD | 90 % cover | seconds |", "| --- | --- | --- | --- | --- |"]
+        for row in rows:
+            if (row["task"], row["split"]) == (task, kind):
+                name = row["model"] + (f" ({row['chosen']})" if row["chosen"] else "")
+                values = [row["rmse"], row["nlpd"], row["cover"], row["seconds"]]
+                cells = " | ".join(f"{float(v):.3g}" if v else "" for v in values)
+                lines.append(f"| {name} | {cells} |")
+    text = PAGE.read_text(encoding="utf-8")
+    head = text[: text.index("<!-- tables -->")]
+    PAGE.write_text(head + "<!-- tables -->\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default=None, help="folder with the UCI files")
+    parser.add_argument("--page", action="store_true", help="write docs/defaults.md and no more")
+    parser.add_argument("--only", default="", help="one task and split, such as co/years")
+    parser.add_argument("--seeds", type=int, default=0, help="seeds of the default alone")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.page:
+        page()
+        return
+    rows: list[Row] = []
+    for task, kind, split in splits(options.data):
+        if options.only and options.only != f"{task}/{kind}":
+            continue
+        base: Row = {"task": task, "split": kind, "n": len(split[1]), "d": split[0].shape[1]}
+        for seed in range(options.seeds):
+            gp = default(kind, split[0], split[1], seed, options.device)
+            mean, std = gp.predict(split[2], return_std=True)
+            assert gp.choice_ is not None
+            print(task, kind, seed, gp.choice_.best.name, figures(split[3], mean, std), flush=True)
+        for row in () if options.seeds else measured(kind, split, options.device):
+            rows.append(base | row)
+            shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in rows[-1].items()}
+            print("  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
+            machine = f"{options.device}, {torch.get_num_threads()} threads"
+            write_csv(rows, options.out, machine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""What "auto" measures: how rows are held out, which candidate is taken, and what the user is told."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import distgp
+from distgp import DistributedGPRegressor, auto, choice
+from distgp.choice import hold_out
+
+
+def smooth(n, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + np.cos(X[:, 1]) + 0.2 * rng.normal(size=n)
+
+
+def test_random_rows_are_held_out():
+    train, test = hold_out(100, "random", seed=3)
+    assert len(test) == 20 and sorted([*train, *test]) == list(range(100))
+    again = hold_out(100, "random", seed=3)
+    np.testing.assert_array_equal(test, again[1])
+    assert set(test) != set(hold_out(100, "random", seed=4)[1])
+    assert len(hold_out(100, "random", share=0.5)[1]) == 50
+
+
+def test_the_last_rows_are_held_out_in_the_order_of_time():
+    train, test = hold_out(9, "last")
+    assert list(train) == [0, 1, 2, 3, 4, 5] and list(test) == [6, 7, 8]
+    back = np.arange(9)[::-1]
+    assert set(hold_out(9, "last", time=back)[1]) == {0, 1, 2}
+    days = pd.to_datetime("2026-01-01") + pd.to_timedelta(back, unit="D")
+    assert set(hold_out(9, "last", time=days)[1]) == {0, 1, 2}
+
+
+def test_whole_groups_are_held_out():
+    groups = np.repeat(["a", "b", "c", "d"], 25)
+    train, test = hold_out(100, "groups", groups=groups)
+    assert not set(groups[train]) & set(groups[test])
+    assert 20 <= len(test) < 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"validation": "shuffle"}, "must be one of 'random', 'last', 'groups', got 'shuffle'"),
+        ({"validation": "groups"}, "needs the groups"),
+        ({"validation": "groups", "groups": ["a"] * 10}, "two groups at least"),
+        ({"validation": "groups", "groups": ["a"] * 9}, "one value for each of the 10 rows"),
+        ({"validation": "last", "time": np.arange(9)}, "one value for each of the 10 rows"),
+        ({"validation": "last", "time": ["noon"] * 10}, "numbers or dates without missing"),
+        ({"validation": "last", "time": [np.nan] * 10}, "numbers or dates without missing"),
+        ({"validation": "random", "share": 1.0}, "between 0 and 1"),
+    ],
+)
+def test_mistakes_in_holding_out_are_told(options, message):
+    with pytest.raises(ValueError, match=message):
+        hold_out(10, **options)
+
+
+def test_the_best_candidate_is_taken_and_fitted_to_all_rows():
+    X, y = smooth(2_000)
+    gp = DistributedGPRegressor(n_iter=40).fit(X, y)
+    table = gp.choice_
+    tried = {candidate.name for candidate in auto.candidates(table.rows)}
+    assert {trial.name for trial in table.trials} == tried | {"training mean", "ridge regression"}
+    candidates = [trial for trial in table.trials if not trial.baseline]
+    assert table.best.nlpd == min(trial.nlpd for trial in candidates)
+    assert [trial.chosen for trial in table.trials].count(True) == 1
+    assert table.rows + table.held_out == 2_000
+    taken = next(c for c in auto.candidates(table.rows) if c.name == table.best.name)
+    assert gp.settled_ == taken.settings
+    assert gp.experts_.row_count() == 2_000
+    assert "→ " + table.best.name in str(table) and "90 % cover" in str(table)
+
+
+def test_few_rows_take_the_exact_gp_without_holding_out():
+    X, y = smooth(199)
+    gp = DistributedGPRegressor().fit(X, y)
+    assert gp.choice_ is None and gp.n_experts_ == 1 and gp.experts_.expert.name == "exact"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"expert": "exact"}, {"n_experts": 2}, {"aggregation": "poe"}, {"training": None}],
+    ids=str,
+)
+def test_what_is_given_skips_the_choice(given):
+    X, y = smooth(210)
+    gp = DistributedGPRegressor(n_iter=5, **given).fit(X, y)
+    assert gp.choice_ is None and gp.settled_ == {}
+
+
+def test_the_kernel_can_be_chosen_alone():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 3))
+    y = X @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=240)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, kernel="auto", n_iter=40).fit(X, y)
+    assert "linear" in gp.settled_["kernel"]
+    assert {t.name.split(", ")[1] for t in gp.choice_.trials if not t.baseline} == set(
+        auto.KERNELS_TRIED
+    )
+
+
+def test_kernels_are_given_by_names_joined_by_plus():
+    X, y = smooth(80)
+    gp = DistributedGPRegressor(expert="exact", kernel="rbf + linear", n_iter=5).fit(X, y)
+    assert {"kernels.0.variance", "kernels.1.variance"} <= set(gp.kernel_.parameters())
+    with pytest.raises(ValueError, match="names joined by"):
+        DistributedGPRegressor(kernel="rbf + cubic").fit(X, y)
+
+
+def test_a_baseline_that_wins_is_told():
+    """A straight line whose last third continues it: a GP that returns to the mean is worse than it."""
+    X = np.linspace(0, 1, 300)[:, None]
+    y = 10 * X[:, 0] + 0.01 * np.random.default_rng(0).normal(size=300)
+    with pytest.warns(choice.ChoiceWarning, match="ridge regression"):
+        gp = DistributedGPRegressor(kernel="matern12", validation="last", n_iter=30).fit(X, y)
+    assert [t.name for t in gp.choice_.better_baselines] == ["ridge regression"]
+
+
+def test_times_and_groups_may_name_columns():
+    X, y = smooth(240)
+    table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    named = DistributedGPRegressor(validation="last", n_iter=5).fit(table, y, time="a")
+    given = DistributedGPRegressor(validation="last", n_iter=5).fit(table, y, time=X[:, 0])
+    assert [t.nlpd for t in named.choice_.trials] == [t.nlpd for t in given.choice_.trials]
+    with pytest.raises(ValueError, match="X has no column of that name"):
+        DistributedGPRegressor().fit(table, y, time="when")
+    with pytest.raises(ValueError, match="needs the groups"):
+        DistributedGPRegressor(validation="groups").fit(table, y)
+
+
+def test_the_choice_survives_files(tmp_path):
+    X, y = smooth(220)
+    gp = DistributedGPRegressor(n_iter=5).fit(X, y)
+    gp.save(tmp_path / "m.safetensors")
+    back = distgp.load(tmp_path / "m.safetensors")
+    assert back.choice_ == gp.choice_ and back.settled_ == gp.settled_
+    assert back.partial_fit(X[:30] + 0.01, y[:30]).n_experts_ == gp.n_experts_ + 1
+
+
+def test_a_linear_mean_is_kept_far_away():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(150, 2))
+    y = 3 * X[:, 0] - X[:, 1] + 2 + 0.1 * np.sin(9 * X[:, 0]) + 0.01 * rng.normal(size=150)
+    far = np.array([[30.0, 0.0], [0.0, -40.0]])
+    gp = DistributedGPRegressor(mean="linear").fit(X, y)
+    np.testing.assert_allclose(gp.predict(far), [92.0, 42.0], rtol=0.02)
+    constant = DistributedGPRegressor().fit(X, y)
+    np.testing.assert_allclose(constant.predict(far), y.mean(), atol=1.0)
+    inside = rng.uniform(-1, 1, size=(50, 2))
+    mean, _covariance = gp.predict(inside, return_cov=True)
+    np.testing.assert_allclose(mean, gp.predict(inside))
+    assert gp.sample_y(inside, 400).mean(1) == pytest.approx(mean, abs=0.05)
+    with pytest.raises(ValueError, match="needs normalize=True"):
+        DistributedGPRegressor(mean="linear", normalize=False).fit(X, y)
+
+
+def test_the_signal_variance_stays_near_the_targets():
+    X, y = smooth(120)
+    smooth_target = X[:, 0] + 1e-3 * y  # its likelihood grows with the variance for ever
+    gp = DistributedGPRegressor().fit(X, smooth_target)
+    assert float(gp.kernel_.parameters()["variance"]) <= distgp.estimator.LARGEST_SIGNAL * (
+        1 + 1e-9
+    )
+    free = DistributedGPRegressor(bounds={"variance": (1e-3, 1e6)}).fit(X, smooth_target)
+    assert float(free.kernel_.parameters()["variance"]) > distgp.estimator.LARGEST_SIGNAL
+
+
+def test_independent_experts_have_about_a_thousand_rows():
+    assert auto.number_of_experts(4_500, "sparse", 100, independent=True) == 5
+    assert auto.number_of_experts(1_500, "exact", 1, independent=True) == 2
+    assert auto.number_of_experts(1, "exact", 1, independent=True) == 1

@@ -83,7 +83,8 @@ class Choice:
     validation : {"random", "last", "groups"}
         How the rows were held out.
     rows, held_out : int
-        The number of rows that candidates could learn from, and of those that they were measured on.
+        The number of rows that candidates could learn from, and of those that they were measured on, at
+        most 2,000 of all that were held out.
     trials : tuple of Trial
         Candidates by NLPD, then baselines by NLPD.
     """
@@ -117,7 +118,8 @@ class Choice:
         width = max(len(trial.name) for trial in self.trials) + 2
         held = {"random": "at random", "last": "from the end", "groups": "in whole groups"}
         lines = [
-            f"{self.held_out:,} of {self.rows + self.held_out:,} rows held out {held[self.validation]}",
+            f"learnt from {self.rows:,} rows, measured on {self.held_out:,} held out "
+            f"{held[self.validation]}",
             f"{'':2s}{'candidate':{width}s}{'RMSE':>10s}{'NLPD':>10s}{'90 % cover':>12s}{'seconds':>9s}",
         ]
         for t in self.trials:
@@ -178,6 +180,42 @@ def hold_out(
         return order[: n - size], order[n - size :]
     order = rng.permutation(n)
     return np.sort(order[size:]), np.sort(order[:size])
+
+
+Divisions: TypeAlias = list[tuple[np.ndarray, np.ndarray]]
+"""Rows to learn from, in random order, and rows to predict."""
+
+
+def divisions(n: int, validation: str, largest: int, seed: int = 0, **options: Any) -> Divisions:
+    """The divisions that candidates are measured on.
+
+    Beyond the rows that it learnt from, a model's figures depend much on which rows those were. So
+    candidates are fitted twice there: with other groups held out, or with the rows in another order, by
+    which samples are drawn.
+
+    Parameters
+    ----------
+    n : int
+        The number of rows.
+    validation : {"random", "last", "groups"}
+        As for `hold_out`.
+    largest : int
+        The number of rows to predict, at most, in all divisions together.
+    seed : int, default=0
+        The seed of what is random.
+    **options
+        Times and groups, as for `hold_out`.
+
+    Returns
+    -------
+    list of (ndarray, ndarray)
+    """
+    made, repeats = [], 1 if validation == "random" else 2
+    for repeat in range(repeats):
+        rng = np.random.default_rng([seed, repeat])
+        train, test = hold_out(n, validation, seed=seed + repeat, **options)
+        made.append((rng.permutation(train), rng.permutation(test)[: largest // repeats]))
+    return made
 
 
 def _order(time: Any, n: int) -> np.ndarray:
@@ -273,29 +311,34 @@ def best_of(
     return candidates[min(fine, key=lambda i: trials[i].nlpd)], trials
 
 
-def baselines(
-    X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray, seed: int = 0
-) -> list[Trial]:
+def baselines(X: np.ndarray, y: np.ndarray, divisions: Divisions, seed: int = 0) -> list[Trial]:
     """The training mean, and ridge regression: what a model must beat to be worth its time.
 
-    Each predicts a Gaussian whose standard deviation is that of its errors on a fifth of the training
-    rows that it did not see.
+    Ridge regression predicts a Gaussian whose standard deviation is that of its errors on a fifth of the
+    training rows that it did not see.
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    def mean() -> tuple[np.ndarray, np.ndarray]:
-        return np.full(y_test.shape, y.mean(0)), np.full(y_test.shape, y.std(0))
+    def mean(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        like = y[test]
+        return np.full(like.shape, y[train].mean(0)), np.full(like.shape, y[train].std(0))
 
-    def ridge() -> tuple[np.ndarray, np.ndarray]:
+    def ridge(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 5, 17)))
-        return with_spread(model, X, y, X_test, seed)
+        return with_spread(model, X[train], y[train], X[test], seed)
 
-    return [
-        measured("training mean", mean, y_test, baseline=True),
-        measured("ridge regression", ridge, y_test, baseline=True),
-    ]
+    tested = y[np.concatenate([test for _, test in divisions])]
+
+    def trial(name: str, each: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Trial:
+        def predict() -> tuple[np.ndarray, np.ndarray]:
+            means, stds = zip(*(each(*division) for division in divisions), strict=True)
+            return np.concatenate(means), np.concatenate(stds)
+
+        return measured(name, predict, tested, baseline=True)
+
+    return [trial("training mean", mean), trial("ridge regression", ridge)]
 
 
 def with_spread(

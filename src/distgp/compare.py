@@ -247,7 +247,12 @@ def baselines(
         model = HistGradientBoostingRegressor(random_state=seed % 2**32)
         return choice.with_spread(model, X, y, X_test, seed)
 
-    trials = choice.baselines(X, y, X_test, y_test, seed)
+    trials = choice.baselines(
+        np.concatenate([X, X_test]),
+        np.concatenate([y, y_test]),
+        [(np.arange(len(X)), np.arange(len(X), len(X) + len(X_test)))],
+        seed,
+    )
     trials.append(choice.measured("gradient boosting", boosting, y_test, baseline=True))
     return [
         Result(t.name, error=t.error, baseline=True)

@@ -27,8 +27,8 @@ from distgp.summary import Summary, feature_relevance, summary
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 REACH = 1e3
 """How far training may take the parameters of a named kernel from where they start."""
-LARGEST_SIGNAL = 2.0
-"""The largest signal variance of a named kernel, in units of the target's variance. Without it, where
+LARGEST_SIGNAL = 1.0
+"""The largest signal variance of a named kernel, in units of the target's variance. Beyond it, where
 columns nearly repeat each other, the variance runs away with the lengthscales for next to nothing, and
 the model extrapolates without limit along directions in which its rows hardly vary."""
 ESTIMATORS: dict[str, type[GPEstimator]] = {}
@@ -448,8 +448,8 @@ def default_bounds(
     start : Parameters
         Where training starts.
     capped : bool, default=False
-        Whether the signal variance stays below twice the target's variance, which is 1 where the
-        target is standardised.
+        Whether the signal variance stays at or below the target's variance, which is 1 where the target
+        is standardised.
 
     Returns
     -------

@@ -105,8 +105,8 @@ class DistributedGPRegressor(GPEstimator):
         global sparse part. "auto" measures: where aggregation, training, partition and the numbers of
         experts and inducing inputs are left to us too, rows are held out as `validation` says, and the
         best of a few candidates on them is fitted to all rows; `choice_` is the table. Below 200 rows,
-        or where one of those is given, a rule decides: exact experts up to 20,000 rows, sparse ones
-        beyond.
+        where one of those is given, and in `fit_parquet`, a rule decides: exact experts up to 20,000
+        rows, sparse ones beyond.
     n_experts : int, "auto" or "cv", default="auto"
         The number of experts. "auto": exact experts have at most 1,000 rows, as have experts with
         hyperparameters of their own; other sparse ones have 32 rows per inducing input. "cv": the best
@@ -150,7 +150,7 @@ class DistributedGPRegressor(GPEstimator):
         `normalize`.
     bounds : mapping of str to (float, float), optional
         Bounds of hyperparameters in training, by name. By default those of a named kernel stay within
-        a factor of 1,000 of where they start, and its signal variance below twice the target's.
+        a factor of 1,000 of where they start, and its signal variance is at most the target's.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
     warm_start : bool, default=False
@@ -384,6 +384,7 @@ class DistributedGPRegressor(GPEstimator):
         self, path: str, target: str, options: dict[str, Any], missing: str
     ) -> DistributedGPRegressor:
         self._check_parameters()
+        self.settled_, self.choice_ = {}, None
         if not isinstance(self.partition, str) or self.partition != "random":
             raise ValueError(
                 "workers divide the rows that they read at random: leave partition at 'random'"
@@ -631,26 +632,32 @@ class DistributedGPRegressor(GPEstimator):
         by_expert = every and isinstance(self.partition, str) and self.partition == "random"
         if len(X) < choice.LEAST_ROWS or not (by_expert or is_auto(self.kernel)):
             return
-        options = {"time": time, "groups": groups, "seed": seed}
-        train, test = choice.hold_out(len(X), self.validation, **options)
-        rng = np.random.default_rng(seed)
-        if len(test) > auto.TRIAL_TEST:
-            test = rng.choice(test, auto.TRIAL_TEST, replace=False)
-        order = rng.permutation(train)
+        divisions = choice.divisions(
+            len(X), self.validation, auto.TRIAL_TEST, time=time, groups=groups, seed=seed
+        )
+        places = np.concatenate([test for _, test in divisions])
+        tested = y[places]
 
         def predict(candidate: auto.Candidate) -> tuple[np.ndarray, np.ndarray]:
-            rows = train if candidate.rows is None else order[: candidate.rows]
-            return self._tried(candidate, X[rows], y[rows], X[test])
+            parts = [
+                self._tried(
+                    candidate, X[train[: candidate.rows]], y[train[: candidate.rows]], X[test]
+                )
+                for train, test in divisions
+            ]
+            mean, std = zip(*parts, strict=True)
+            return np.concatenate(mean), np.concatenate(std)
 
         best, found = auto.Candidate("as given", {}, {}, auto.TRIAL_ROWS), []
         with Progress("choosing", show=bool(self.verbose)) as progress:
             if by_expert:
-                tried = auto.candidates(len(train))
-                best, found = choice.best_of(tried, predict, y[test], progress)
+                tried = auto.candidates(len(divisions[0][0]))
+                best, found = choice.best_of(tried, predict, tested, progress)
             if is_auto(self.kernel):
-                best, found = choice.best_of(auto.kernels(best), predict, y[test], progress)
-        others = choice.baselines(X[train], y[train], X[test], y[test], seed)
-        self.choice_ = choice.Choice.of(self.validation, len(train), found, others, len(test))
+                best, found = choice.best_of(auto.kernels(best), predict, tested, progress)
+        others = choice.baselines(X, y, divisions, seed)
+        rows, held_out = len(divisions[0][0]), len(np.unique(places))
+        self.choice_ = choice.Choice.of(self.validation, rows, found, others, held_out)
         self.settled_ = dict(best.settings)
         if self.verbose:
             print(self.choice_, file=sys.stderr)

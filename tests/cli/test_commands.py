@@ -324,7 +324,7 @@ def test_fit_tells_how_it_went_and_what_was_chosen(run, folder):
     ]
     start += ["--validation", "last", "-o", "told.safetensors"]
     done = run(*start, cwd=folder)
-    assert done.stderr.count("133 of 400 rows held out from the end\n") == 1
+    assert done.stderr.count("learnt from 267 rows, measured on 133 held out from the end\n") == 1
     assert "→ " in done.stderr and "ridge regression" in done.stderr
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert {"held_out_rmse", "held_out_nlpd", "held_out_cover", "stopped"} <= set(lines)

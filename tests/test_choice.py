@@ -116,7 +116,7 @@ def test_a_baseline_that_wins_is_told():
     y = 10 * X[:, 0] + 0.01 * np.random.default_rng(0).normal(size=300)
     with pytest.warns(choice.ChoiceWarning, match="ridge regression"):
         gp = DistributedGPRegressor(kernel="matern12", validation="last", n_iter=30).fit(X, y)
-    assert [t.name for t in gp.choice_.better_baselines] == ["ridge regression"]
+    assert "ridge regression" in [t.name for t in gp.choice_.better_baselines]
 
 
 def test_times_and_groups_may_name_columns():

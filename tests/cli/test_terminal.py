@@ -1,9 +1,12 @@
 """Errors as one line and an exit code."""
 
+import warnings
+
 import pytest
 import typer
 
 from distgp.cli.terminal import plain_errors, print_figures
+from distgp.novelty import NoveltyWarning
 
 
 @pytest.mark.parametrize(
@@ -26,3 +29,16 @@ def test_figures_that_are_not_there_are_left_out(capsys):
         {"rows": 3, "dropped": 0, "r2": None, "rmse": 0.123456789, "f": ["a", "b"]}, False
     )
     assert capsys.readouterr().out == "rows         3\nrmse         0.123457\nf            a, b\n"
+
+
+def test_rows_unlike_the_training_rows_are_told_of_once(capsys):
+    with plain_errors():
+        warnings.simplefilter("always")
+        for text in ("12 % of the rows", "15 % of the rows"):
+            warnings.warn(text, NoveltyWarning, stacklevel=1)
+            warnings.warn(f"else {text}", UserWarning, stacklevel=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"warning: {t}"
+        for t in ("12 % of the rows", "else 12 % of the rows", "else 15 % of the rows")
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 
 from distgp.compare import Result
 from distgp.engines import EngineError
+from distgp.novelty import NoveltyWarning
 
 errors = Console(stderr=True, highlight=False)
 
@@ -31,7 +32,7 @@ def plain_errors() -> Iterator[None]:
     mendable = (ValueError, ArithmeticError, OSError, pa.ArrowException, MemoryError, EngineError)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _tell_warning
+            warnings.showwarning = _teller()
             yield
     except mendable as error:
         tell_error(str(error) or type(error).__name__)
@@ -53,10 +54,20 @@ def tell_error(text: str) -> None:
     _print_line(f"distgp: {text}", "red")
 
 
-def _tell_warning(message: Warning | str, *details: object, **options: object) -> None:
-    """Print a warning as one line, without the place in the code that Python would name."""
-    del details, options
-    _print_line(f"warning: {message}", "yellow")
+def _teller() -> Callable[..., None]:
+    """What prints warnings as one line each, without the place in the code that Python would name.
+
+    Tables are predicted in pieces; that rows are unlike the training rows is said of the first alone.
+    """
+    told: set[type[Warning]] = set()
+
+    def tell_warning(message: Warning | str, category: type[Warning], *details: object) -> None:
+        del details
+        if not (issubclass(category, NoveltyWarning) and category in told):
+            _print_line(f"warning: {message}", "yellow")
+        told.add(category)
+
+    return tell_warning
 
 
 def _print_line(text: str, style: str | None = None) -> None:

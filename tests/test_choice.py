@@ -172,3 +172,18 @@ def test_independent_experts_have_about_a_thousand_rows():
     assert auto.number_of_experts(4_500, "sparse", 100, independent=True) == 5
     assert auto.number_of_experts(1_500, "exact", 1, independent=True) == 2
     assert auto.number_of_experts(1, "exact", 1, independent=True) == 1
+
+
+def test_rows_that_stay_with_the_workers_are_chosen_for_by_a_sample(tmp_path):
+    X, y = smooth(420)
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(path)
+    gp = DistributedGPRegressor(n_iter=5, validation="last").fit_parquet(str(path), "y")
+    assert gp.choice_.rows == 280 and gp.choice_.held_out == 140
+    assert gp.settled_ and gp.experts_.row_count() == 420
+    np.testing.assert_allclose(
+        [t.rmse for t in gp.choice_.trials if t.name == "training mean"],
+        np.sqrt(np.mean((y[280:] - y[:280].mean()) ** 2)),
+    )
+    with pytest.raises(ValueError, match="call fit instead"):
+        DistributedGPRegressor(validation="groups").fit_parquet(str(path), "y")

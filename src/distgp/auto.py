@@ -53,6 +53,8 @@ TRIAL_ROWS = 4_000
 """Rows that a candidate learns from in its trial, but for nearest rows."""
 TRIAL_TEST = 2_000
 """Rows that a candidate is measured on."""
+TRIAL_SAMPLE = 20_000
+"""Rows on which the choice is made where rows stay with the workers."""
 KERNELS_TRIED = ("matern52", "rbf", "matern52 + linear", "rbf + linear", "linear")
 """What kernel="auto" stands for."""
 

@@ -26,7 +26,7 @@ from distgp.aggregation import (
     Combined,
     Ensemble,
 )
-from distgp.data import parquet
+from distgp.data import parquet, sample
 from distgp.data.partition import PARTITIONS, Partition, split, with_communication
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard
@@ -105,8 +105,8 @@ class DistributedGPRegressor(GPEstimator):
         global sparse part. "auto" measures: where aggregation, training, partition and the numbers of
         experts and inducing inputs are left to us too, rows are held out as `validation` says, and the
         best of a few candidates on them is fitted to all rows; `choice_` is the table. Below 200 rows,
-        where one of those is given, and in `fit_parquet`, a rule decides: exact experts up to 20,000
-        rows, sparse ones beyond.
+        or where one of those is given, a rule decides: exact experts up to 20,000 rows, sparse ones
+        beyond.
     n_experts : int, "auto" or "cv", default="auto"
         The number of experts. "auto": exact experts have at most 1,000 rows, as have experts with
         hyperparameters of their own; other sparse ones have 32 rows per inducing input. "cv": the best
@@ -352,7 +352,8 @@ class DistributedGPRegressor(GPEstimator):
         """Fit rows that the engine's workers read by themselves; this process never holds them.
 
         Each worker has consecutive rows, dealt out to its experts at random. Text becomes one column
-        of 0 and 1 per value.
+        of 0 and 1 per value. Where the choice is left to us, it is made on a sample of 20,000 rows, in
+        this process; the files are then read twice.
 
         Parameters
         ----------
@@ -384,7 +385,6 @@ class DistributedGPRegressor(GPEstimator):
         self, path: str, target: str, options: dict[str, Any], missing: str
     ) -> DistributedGPRegressor:
         self._check_parameters()
-        self.settled_, self.choice_ = {}, None
         if not isinstance(self.partition, str) or self.partition != "random":
             raise ValueError(
                 "workers divide the rows that they read at random: leave partition at 'random'"
@@ -395,9 +395,26 @@ class DistributedGPRegressor(GPEstimator):
             )
         if self.mean == "linear":
             raise ValueError("mean='linear' needs the rows in this process: call fit instead")
+        if self.validation == "groups" and self._left_to_us():
+            raise ValueError(
+                "validation='groups' needs the groups of the rows in this process: call fit instead"
+            )
         data = parquet.ParquetRows.open(path)
-        seed, expert, engine = seed_of(self.random_state), self._expert(data.n), opened(self.engine)
-        M = self._number_of_experts(self.n_experts, data.n, expert, engine.workers)
+        seed, engine = seed_of(self.random_state), opened(self.engine)
+        again = self.warm_start and hasattr(self, "settled_")
+        if not again:
+            self.settled_, self.choice_ = {}, None
+        if self._left_to_us() and not again:
+            few = min(engine.workers, data.n)
+            stretches, columns = parquet.place(engine, data, few, target, **options)
+            raw = parquet.read(stretches, columns, missing, seed)
+            some = sample.drawn(raw, auto.TRIAL_SAMPLE, seed)
+            del stretches, raw
+            X, y = (value.cpu().numpy() for value in (some.X, some.y))
+            self._choose(X, y, some.rows.cpu().numpy(), None, seed)
+        expert = self._expert(data.n)
+        n_experts = self.settled_.get("n_experts", self.n_experts)
+        M = self._number_of_experts(n_experts, data.n, expert, engine.workers)
         stretches, columns = parquet.place(engine, data, M, target, **options)
         raw = parquet.read(stretches, columns, missing, seed)
         d = len(columns.features)
@@ -622,16 +639,21 @@ class DistributedGPRegressor(GPEstimator):
         """A parameter as the choice settled it, or as given."""
         return getattr(self, "settled_", {}).get(name, getattr(self, name))
 
+    def _left_to_us(self, kernel: bool = True) -> bool:
+        """Whether the way to fit, or with `kernel` the kernel alone, is to be chosen by measuring."""
+        names = ("expert", "aggregation", "training", "n_experts", "n_inducing")
+        every = all(is_auto(getattr(self, name)) for name in names)
+        random = isinstance(self.partition, str) and self.partition == "random"
+        return (every and random) or (kernel and is_auto(self.kernel))
+
     def _choose(self, X: np.ndarray, y: np.ndarray, time: Any, groups: Any, seed: int) -> None:
         """Measure the candidates on rows held out, and settle what was left to us."""
         if self.warm_start and hasattr(self, "settled_"):
             return
         self.settled_, self.choice_ = {}, None
-        left = ("expert", "aggregation", "training", "n_experts", "n_inducing")
-        every = all(is_auto(getattr(self, name)) for name in left)
-        by_expert = every and isinstance(self.partition, str) and self.partition == "random"
-        if len(X) < choice.LEAST_ROWS or not (by_expert or is_auto(self.kernel)):
+        if len(X) < choice.LEAST_ROWS or not self._left_to_us():
             return
+        by_expert = self._left_to_us(kernel=False)
         divisions = choice.divisions(
             len(X), self.validation, auto.TRIAL_TEST, time=time, groups=groups, seed=seed
         )

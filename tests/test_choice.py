@@ -29,15 +29,24 @@ def test_the_last_rows_are_held_out_in_the_order_of_time():
     assert list(train) == [0, 1, 2, 3, 4, 5] and list(test) == [6, 7, 8]
     back = np.arange(9)[::-1]
     assert set(hold_out(9, "last", time=back)[1]) == {0, 1, 2}
-    days = pd.to_datetime("2026-01-01") + pd.to_timedelta(back, unit="D")
-    assert set(hold_out(9, "last", time=days)[1]) == {0, 1, 2}
+    days = pd.DatetimeIndex(np.datetime64("2026-01-01") + back.astype("timedelta64[D]"))
+    for times in (
+        days,
+        pd.Series(days),
+        days.tz_localize("UTC"),
+        pd.Series(days.tz_localize("UTC")),
+    ):
+        assert set(hold_out(9, "last", time=times)[1]) == {0, 1, 2}
 
 
 def test_whole_groups_are_held_out():
-    groups = np.repeat(["a", "b", "c", "d"], 25)
+    groups = np.repeat(list("abcdefghij"), 10)
     train, test = hold_out(100, "groups", groups=groups)
     assert not set(groups[train]) & set(groups[test])
-    assert 20 <= len(test) < 100
+    assert len(test) == 20
+    uneven = np.repeat(["large", "small"], [85, 15])
+    for seed in range(5):
+        assert set(uneven[hold_out(100, "groups", groups=uneven, seed=seed)[1]]) == {"small"}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +56,7 @@ def test_whole_groups_are_held_out():
         ({"validation": "groups"}, "needs the groups"),
         ({"validation": "groups", "groups": ["a"] * 10}, "two groups at least"),
         ({"validation": "groups", "groups": ["a"] * 9}, "one value for each of the 10 rows"),
+        ({"validation": "groups", "groups": ["a", None] * 5}, "all numbers or all text"),
         ({"validation": "last", "time": np.arange(9)}, "one value for each of the 10 rows"),
         ({"validation": "last", "time": ["noon"] * 10}, "numbers or dates without missing"),
         ({"validation": "last", "time": [np.nan] * 10}, "numbers or dates without missing"),
@@ -62,13 +72,13 @@ def test_the_best_candidate_is_taken_and_fitted_to_all_rows():
     X, y = smooth(2_000)
     gp = DistributedGPRegressor(n_iter=40).fit(X, y)
     table = gp.choice_
-    tried = {candidate.name for candidate in auto.candidates(table.rows)}
+    tried = {candidate.name for candidate in auto.candidates(2_000)}
     assert {trial.name for trial in table.trials} == tried | {"training mean", "ridge regression"}
     candidates = [trial for trial in table.trials if not trial.baseline]
     assert table.best.nlpd == min(trial.nlpd for trial in candidates)
     assert [trial.chosen for trial in table.trials].count(True) == 1
     assert table.rows + table.held_out == 2_000
-    taken = next(c for c in auto.candidates(table.rows) if c.name == table.best.name)
+    taken = next(c for c in auto.candidates(2_000) if c.name == table.best.name)
     assert gp.settled_ == taken.settings
     assert gp.experts_.row_count() == 2_000
     assert "→ " + table.best.name in str(table) and "90 % cover" in str(table)
@@ -102,6 +112,30 @@ def test_the_kernel_can_be_chosen_alone():
     )
 
 
+def test_expert_and_kernel_can_be_chosen_together():
+    X, y = smooth(240)
+    groups = np.arange(240) % 8
+    gp = DistributedGPRegressor(kernel="auto", validation="groups", n_iter=5).fit(
+        X, y, groups=groups
+    )
+    names = [t.name for t in gp.choice_.trials if not t.baseline]
+    assert len(names) == len(set(names)) == 2 + len(auto.KERNELS_TRIED) - 1
+    with pytest.raises(ValueError, match="but validation is 'random'"):
+        DistributedGPRegressor().fit(X, y, groups=groups)
+    with pytest.raises(ValueError, match="no parameter 'length'"):
+        DistributedGPRegressor(bounds={"length": (0.1, 1.0)}).fit(X, y)
+
+
+def test_what_is_set_later_is_not_overruled_by_an_earlier_choice():
+    X, y = smooth(240)
+    gp = DistributedGPRegressor(n_iter=5, warm_start=True).fit(X, y)
+    table = gp.choice_
+    assert gp.fit(X, y).choice_ is table
+    gp.set_params(expert="sparse", aggregation="rbcm", n_experts=2, n_inducing=8).fit(X, y)
+    assert gp.experts_.expert.name == "sparse" and gp.n_experts_ == 2
+    assert gp.aggregation_.name == "rbcm" and gp.choice_ is None
+
+
 def test_kernels_are_given_by_names_joined_by_plus():
     X, y = smooth(80)
     gp = DistributedGPRegressor(expert="exact", kernel="rbf + linear", n_iter=5).fit(X, y)
@@ -126,7 +160,7 @@ def test_times_and_groups_may_name_columns():
     given = DistributedGPRegressor(validation="last", n_iter=5).fit(table, y, time=X[:, 0])
     assert [t.nlpd for t in named.choice_.trials] == [t.nlpd for t in given.choice_.trials]
     with pytest.raises(ValueError, match="X has no column of that name"):
-        DistributedGPRegressor().fit(table, y, time="when")
+        DistributedGPRegressor(validation="last").fit(table, y, time="when")
     with pytest.raises(ValueError, match="needs the groups"):
         DistributedGPRegressor(validation="groups").fit(table, y)
 

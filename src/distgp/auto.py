@@ -49,6 +49,8 @@ OWN_SHARD = 1_000
 """Rows per expert that learns hyperparameters of its own."""
 OWN_INDUCING = 100
 """Inducing inputs of such an expert."""
+QUICK = NearestRows(n_targets=1024, stages=2, n_iter=60)
+"""Training by nearest rows in a trial."""
 TRIAL_ROWS = 4_000
 """Rows that a candidate learns from in its trial, but for nearest rows."""
 TRIAL_TEST = 2_000
@@ -95,18 +97,32 @@ def candidates(n: int) -> list[Candidate]:
         "n_inducing": OWN_INDUCING,
     }
     found = [
-        Candidate("experts of their own, opt-local", own, {"n_iter": 60}, TRIAL_ROWS),
+        Candidate("independent experts, opt-local", own, {"n_iter": 60}, TRIAL_ROWS),
     ]
     if n <= EXACT_ALONE:
         return [Candidate("exact GP", {"expert": "exact", "n_experts": 1}, {"n_iter": 60}), *found]
-    quick = NearestRows(n_targets=1024, stages=2, n_iter=60)
     return [
-        Candidate("nearest rows", {"expert": "nearest"}, {"training": quick, "n_inducing": 0}),
+        Candidate("nearest rows", {"expert": "nearest"}, {"training": QUICK, "n_inducing": 0}),
         Candidate(
             "sparse, pooled", {"expert": "sparse"}, {"n_inducing": 256, "n_iter": 40}, TRIAL_ROWS
         ),
         *found,
     ]
+
+
+def as_given(kind: str, simple: bool) -> Candidate:
+    """What the user gave, with a cheaper trial.
+
+    Parameters
+    ----------
+    kind : str
+        The kind of expert. Nearest rows keep all rows as neighbours.
+    simple : bool
+        Whether the method of training is left to us.
+    """
+    if kind != "nearest":
+        return Candidate("as given", {}, {"n_iter": 60}, TRIAL_ROWS)
+    return Candidate("as given", {}, {"training": QUICK} if simple else {"n_iter": 60})
 
 
 def kernels(candidate: Candidate) -> list[Candidate]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import torch
 
 from distgp import metrics
 from distgp.progress import Progress
@@ -220,6 +221,9 @@ def divisions(n: int, validation: str, largest: int, seed: int = 0, **options: A
 
 def _order(time: Any, n: int) -> np.ndarray:
     """The places of rows from the earliest to the latest."""
+    zone = getattr(getattr(time, "dt", time), "tz", None)  # pandas' times with a zone, as UTC
+    if zone is not None:
+        time = time.dt.tz_convert(None) if hasattr(time, "dt") else time.tz_convert(None)
     values = np.asarray(time)
     if values.shape != (n,):
         raise ValueError(f"time must have one value for each of the {n} rows, got {values.shape}")
@@ -240,12 +244,19 @@ def _by_groups(
     values = np.asarray(groups)
     if values.shape != (n,):
         raise ValueError(f"groups must have one value for each of the {n} rows, got {values.shape}")
-    _, label, count = np.unique(values, return_inverse=True, return_counts=True)
+    try:
+        _, label, count = np.unique(values, return_inverse=True, return_counts=True)
+    except TypeError as error:
+        raise ValueError(
+            "groups must be all numbers or all text, without missing values"
+        ) from error
     if len(count) < 2:
         raise ValueError("validation='groups' needs two groups at least, got one")
-    order = rng.permutation(len(count))
-    taken = max(1, min(int(np.searchsorted(np.cumsum(count[order]), size)) + 1, len(count) - 1))
-    out = np.isin(label, order[:taken])
+    chosen, total = [], 0
+    for group in rng.permutation(len(count)):  # those that fit, in random order
+        if total + count[group] <= max(size, count.min()):
+            chosen, total = [*chosen, group], total + count[group]
+    out = np.isin(label, chosen)
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
@@ -264,51 +275,40 @@ def measured(
         mean, std = fit_and_predict()
         rmse, nlpd = metrics.rmse(y, mean), metrics.nlpd(y, mean, np.square(std))
         cover, reason = metrics.coverage(y, mean, np.square(std)), ""
-    except (ValueError, ArithmeticError) as error:
+    except (ValueError, ArithmeticError, MemoryError, torch.OutOfMemoryError) as error:
         rmse = nlpd = cover = float("nan")
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) or type(error).__name__
     seconds = time.perf_counter() - begin
     return Trial(name, rmse, nlpd, cover, seconds, baseline=baseline, error=reason)
 
 
-def best_of(
+def measured_all(
     candidates: Sequence[Named],
     predict: Callable[[Named], tuple[np.ndarray, np.ndarray]],
     y: np.ndarray,
     progress: Progress,
-) -> tuple[Named, list[Trial]]:
-    """Try every candidate; return that with the lowest NLPD, and all trials.
+) -> list[Trial]:
+    """Try every candidate on the rows held out, whose targets are y; `progress` is told of each."""
+    trials = []
+    for candidate in candidates:
+        trials.append(measured(candidate.name, lambda one=candidate: predict(one), y))
+        progress.advance(text=candidate.name)
+    return trials
 
-    Parameters
-    ----------
-    candidates : sequence
-        Each has a name.
-    predict : callable
-        Mean and standard deviation of a candidate at the rows held out.
-    y : ndarray
-        The targets of those rows.
-    progress : Progress
-        Told of every candidate.
 
-    Returns
-    -------
-    best : one of the candidates
-    trials : list of Trial
+def best_of(candidates: Sequence[Named], trials: Sequence[Trial]) -> Named:
+    """The candidate with the lowest NLPD in its trial.
 
     Raises
     ------
     ValueError
         Where none of them could be fitted.
     """
-    trials = []
-    for candidate in candidates:
-        trials.append(measured(candidate.name, lambda one=candidate: predict(one), y))
-        progress.advance(text=candidate.name)
     fine = [i for i, trial in enumerate(trials) if not trial.error]
     if not fine:
-        reasons = "; ".join(f"{trial.name}: {trial.error}" for trial in trials)
-        raise ValueError(f"no candidate could be fitted: {reasons}")
-    return candidates[min(fine, key=lambda i: trials[i].nlpd)], trials
+        reasons = dict.fromkeys(trial.error for trial in trials)
+        raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
+    return candidates[min(fine, key=lambda i: trials[i].nlpd)]
 
 
 def baselines(X: np.ndarray, y: np.ndarray, divisions: Divisions, seed: int = 0) -> list[Trial]:
@@ -359,5 +359,6 @@ def outdone(choice: Choice) -> str:
     return (
         f"on the rows held out, NLPD is lower for {better} than for the best candidate, {best.name} "
         f"({best.nlpd:.4g}): the inputs may say little about the target, or the rows held out may be "
-        "unlike the others; compare RMSE and cover in choice_ before you trust the model"
+        "unlike the others. Compare RMSE and cover in choice_ before you trust the model; where ridge "
+        "regression is better, try mean='linear' or kernel='auto'"
     )

@@ -47,6 +47,8 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     feature_names_in_: np.ndarray
     models_: list[Any]
     table_: Any
+    choice_: Any
+    settled_: dict[str, Any]
     engine: Any
     engine_: Engine
     _one_target: bool
@@ -259,9 +261,10 @@ def load(path: Path | str, device: str | None = None) -> Any:
     made.n_features_in_ = state["n_features"]
     if state["feature_names"] is not None:
         made.feature_names_in_ = np.array(state["feature_names"], dtype=object)
-    for name in ("table", "choice", "settled"):
-        if state.get(name) is not None:
-            setattr(made, f"{name}_", state[name])
+    if state["table"] is not None:
+        made.table_ = state["table"]
+    if "validation" in made.get_params(deep=False):
+        made.choice_, made.settled_ = state.get("choice"), state.get("settled") or {}
     return made
 
 

@@ -299,7 +299,8 @@ class DistributedGPRegressor(GPEstimator):
             Targets.
         time : array-like of shape (n,) or str, optional
             For validation="last": when each row was observed, as numbers or dates, or the name of a
-            column of X, which stays an input. By default rows are in the order of time.
+            column of X, which stays an input and so must hold numbers. By default rows are in the
+            order of time.
         groups : array-like of shape (n,) or str, optional
             For validation="groups": the group of each row, or the name of a column of X.
 
@@ -314,6 +315,14 @@ class DistributedGPRegressor(GPEstimator):
     def _fit(self, X: Any, y: Any, time: Any, groups: Any) -> DistributedGPRegressor:
         X, y = self._checked(X, y)
         self._check_parameters()
+        if self.mean == "linear" and not self.normalize:
+            raise ValueError("mean='linear' needs normalize=True, got normalize=False")
+        for name, given, kind in (("time", time, "last"), ("groups", groups, "groups")):
+            if given is not None and self.validation != kind:
+                raise ValueError(
+                    f"{name}= says which rows are held out where validation={kind!r}, but validation is "
+                    f"{self.validation!r}"
+                )
         vars(self).pop("table_", None)
         vars(self).pop("cv_results_", None)
         targets = y[:, None] if y.ndim == 1 else y
@@ -323,12 +332,11 @@ class DistributedGPRegressor(GPEstimator):
         self._choose(X, y, time, groups, seed)
         expert, like = self._expert(n), self._like()
         n_experts = self._cross_validated(X, y, seed) if self.n_experts == "cv" else self.n_experts
-        linear = self.mean == "linear"
-        if linear and not self.normalize:
-            raise ValueError("mean='linear' needs normalize=True, got normalize=False")
-        scalings = [Scaling.of(X, column, self.normalize, linear) for column in targets.T]
+        scalings = [
+            Scaling.of(X, column, self.normalize, self.mean == "linear") for column in targets.T
+        ]
         engine = opened(self.engine)
-        n_experts = self.settled_.get("n_experts", n_experts)
+        n_experts = self._value("n_experts") if is_auto(n_experts) else n_experts
         M = self._number_of_experts(n_experts, n, expert, engine.workers)
         columns = zip(scalings, targets.T, strict=True)
         scaled = torch.stack([s.targets(column, X, like) for s, column in columns], -1)
@@ -401,7 +409,7 @@ class DistributedGPRegressor(GPEstimator):
             )
         data = parquet.ParquetRows.open(path)
         seed, engine = seed_of(self.random_state), opened(self.engine)
-        again = self.warm_start and hasattr(self, "settled_")
+        again = self._chosen_before()
         if not again:
             self.settled_, self.choice_ = {}, None
         if self._left_to_us() and not again:
@@ -413,7 +421,7 @@ class DistributedGPRegressor(GPEstimator):
             X, y = (value.cpu().numpy() for value in (some.X, some.y))
             self._choose(X, y, some.rows.cpu().numpy(), None, seed)
         expert = self._expert(data.n)
-        n_experts = self.settled_.get("n_experts", self.n_experts)
+        n_experts = self._value("n_experts")
         M = self._number_of_experts(n_experts, data.n, expert, engine.workers)
         stretches, columns = parquet.place(engine, data, M, target, **options)
         raw = parquet.read(stretches, columns, missing, seed)
@@ -637,7 +645,8 @@ class DistributedGPRegressor(GPEstimator):
 
     def _value(self, name: str) -> Any:
         """A parameter as the choice settled it, or as given."""
-        return getattr(self, "settled_", {}).get(name, getattr(self, name))
+        given = getattr(self, name)
+        return getattr(self, "settled_", {}).get(name, given) if is_auto(given) else given
 
     def _left_to_us(self, kernel: bool = True) -> bool:
         """Whether the way to fit, or with `kernel` the kernel alone, is to be chosen by measuring."""
@@ -648,12 +657,12 @@ class DistributedGPRegressor(GPEstimator):
 
     def _choose(self, X: np.ndarray, y: np.ndarray, time: Any, groups: Any, seed: int) -> None:
         """Measure the candidates on rows held out, and settle what was left to us."""
-        if self.warm_start and hasattr(self, "settled_"):
+        if self._chosen_before():
             return
         self.settled_, self.choice_ = {}, None
         if len(X) < choice.LEAST_ROWS or not self._left_to_us():
             return
-        by_expert = self._left_to_us(kernel=False)
+        self._check_before_trials(X.shape[1])
         divisions = choice.divisions(
             len(X), self.validation, auto.TRIAL_TEST, time=time, groups=groups, seed=seed
         )
@@ -662,21 +671,24 @@ class DistributedGPRegressor(GPEstimator):
 
         def predict(candidate: auto.Candidate) -> tuple[np.ndarray, np.ndarray]:
             parts = [
-                self._tried(
-                    candidate, X[train[: candidate.rows]], y[train[: candidate.rows]], X[test]
-                )
-                for train, test in divisions
+                self._tried(candidate, X[rows], y[rows], X[test], seed)
+                for rows, test in ((train[: candidate.rows], test) for train, test in divisions)
             ]
             mean, std = zip(*parts, strict=True)
             return np.concatenate(mean), np.concatenate(std)
 
-        best, found = auto.Candidate("as given", {}, {}, auto.TRIAL_ROWS), []
+        tried, found = [], []
         with Progress("choosing", show=bool(self.verbose)) as progress:
-            if by_expert:
-                tried = auto.candidates(len(divisions[0][0]))
-                best, found = choice.best_of(tried, predict, tested, progress)
+            if self._left_to_us(kernel=False):
+                tried = auto.candidates(len(X))
+                found = choice.measured_all(tried, predict, tested, progress)
             if is_auto(self.kernel):
-                best, found = choice.best_of(auto.kernels(best), predict, tested, progress)
+                kind, simple = self._expert(len(X)).name, is_auto(self.training)
+                given = choice.best_of(tried, found) if tried else auto.as_given(kind, simple)
+                more = auto.kernels(given)[1 if tried else 0 :]
+                found = [*found, *choice.measured_all(more, predict, tested, progress)]
+                tried = [*tried, *more]
+        best = choice.best_of(tried, found)
         others = choice.baselines(X, y, divisions, seed)
         rows, held_out = len(divisions[0][0]), len(np.unique(places))
         self.choice_ = choice.Choice.of(self.validation, rows, found, others, held_out)
@@ -686,12 +698,32 @@ class DistributedGPRegressor(GPEstimator):
         if self.choice_.better_baselines:
             new.warn_user(choice.outdone(self.choice_), choice.ChoiceWarning)
 
+    def _chosen_before(self) -> bool:
+        """Whether an earlier choice still holds: with `warm_start`, while all that it set is left to us."""
+        settled = getattr(self, "settled_", {})
+        return bool(self.warm_start and settled) and all(is_auto(getattr(self, k)) for k in settled)
+
+    def _check_before_trials(self, d: int) -> None:
+        """Refuse what would fail in every trial."""
+        self._like()
+        if not is_auto(self.kernel):
+            start = self._starting(d)
+            for name in (*(self.bounds or {}), *(self.priors or {}), *self.fixed):
+                start.paths(name)
+
     def _tried(
-        self, candidate: auto.Candidate, X: np.ndarray, y: np.ndarray, X_test: np.ndarray
+        self,
+        candidate: auto.Candidate,
+        X: np.ndarray,
+        y: np.ndarray,
+        X_test: np.ndarray,
+        seed: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What a candidate predicts, fitted to some rows in this process."""
         given = self.get_params(deep=False) | {"engine": "local", "verbose": False}
-        given |= {"random_state": seed_of(self.random_state), "warm_start": False}
+        given |= {"random_state": seed, "warm_start": False, "kernel": self._kernel()}
+        if self.n_experts == "cv" or not isinstance(self.partition, str | Partition):
+            given |= {"n_experts": "auto", "partition": "random"}
         settings = candidate.settings | candidate.trial
         if self.n_iter is not None and "n_iter" in settings:
             settings["n_iter"] = min(settings["n_iter"], self.n_iter)
@@ -860,8 +892,10 @@ class DistributedGPRegressor(GPEstimator):
         scores = []
         for n_experts in candidates:
             copy: Any = clone(self)
-            trial = copy.set_params(n_experts=n_experts, random_state=seed)
-            found = [trial.fit(X[a], y[a]).nlpd(X[b], y[b]) for a, b in folds]
+            trial = copy.set_params(n_experts=n_experts, random_state=seed, kernel=self._kernel())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = [trial.fit(X[a], y[a]).nlpd(X[b], y[b]) for a, b in folds]
             scores.append(float(np.mean(found)))
         self.cv_results_ = {"n_experts": candidates, "nlpd": scores}
         return candidates[int(np.argmin(scores))]

@@ -331,7 +331,7 @@ def test_fit_tells_how_it_went_and_what_was_chosen(run, folder):
     model = distgp.load(folder / "told.safetensors")
     assert float(lines["held_out_rmse"]) == pytest.approx(model.choice_.best.rmse, rel=1e-5)
     spread = pd.read_csv(folder / "train.csv")["level"].std(ddof=0)
-    assert float(lines["noise"]) == pytest.approx(
+    assert float(lines["noise_sd"]) == pytest.approx(
         np.median(np.sqrt(model.noise_)) * spread, rel=1e-4
     )
     assert "choice" not in lines
@@ -366,7 +366,7 @@ def test_fit_says_why_training_stopped(run, folder):
     start = ["fit", "train.csv", "--target", "level", "--features", "east", "--force", "--json"]
     start += ["-o", "s.safetensors"]
     report = json.loads(run(*start, "--n-iter", "2", cwd=folder).stdout)
-    assert report["stopped"] == "reached n_iter" and report["noise"] > 0
+    assert report["stopped"] == "reached n_iter" and report["noise_sd"] > 0
 
 
 def test_info(run, folder):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import distgp
+from distgp import auto
 from distgp.cli import options as o
 from distgp.cli.terminal import (
     plain_errors,
@@ -39,6 +40,7 @@ def fit(
     n_neighbors: o.NeighborsOption = 128,
     aggregation: o.Aggregation = "auto",
     kernel: o.KernelOption = "matern52",
+    mean: o.MeanOption = "constant",
     partition: o.PartitionOption = "random",
     partition_column: o.PartitionColumn = None,
     training: o.Training = "auto",
@@ -72,6 +74,7 @@ def fit(
             n_neighbors=n_neighbors,
             aggregation=aggregation,
             kernel=kernel,
+            mean=mean,
             partition=partition,
             training=None if training == "none" else training,
             validation=validation.value,
@@ -192,6 +195,7 @@ def compare(
     n_inducing: o.InducingOption = "auto",
     n_neighbors: o.NeighborsOption = 128,
     kernel: o.KernelOption = "matern52",
+    mean: o.MeanOption = "constant",
     training: o.Training = "auto",
     n_iter: o.Rounds = None,
     fixed: o.Fixed = None,
@@ -223,6 +227,7 @@ def compare(
             n_inducing=o.number_or_word(n_inducing),
             n_neighbors=n_neighbors,
             kernel=kernel,
+            mean=mean,
             training=None if training == "none" else training,
             validation=validation.value,
             n_iter=n_iter,
@@ -238,6 +243,8 @@ def compare(
         tell_dropped(int((~keep).sum()), as_json)
         show = not (quiet or as_json)
         with o.open_engine(engine, address, workers) as opened:
+            if expert == "auto":  # all aggregators are to be compared, not ways to fit
+                model.set_params(expert=auto.expert(len(X)))
             results = on_split(
                 model.set_params(engine=opened),
                 X,
@@ -285,9 +292,9 @@ def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str,
     from distgp.summary import STOPPED, noise_sd
 
     fitted = model.models_[0]
-    found: dict[str, Any] = {"noise": noise_sd(fitted)}
+    found: dict[str, Any] = {"noise_sd": noise_sd(fitted)}
     if fitted.training is not None:
-        found["stopped"] = STOPPED[fitted.training.stopped]
+        found["stopped"] = STOPPED.get(fitted.training.stopped, fitted.training.stopped)
     choice = getattr(model, "choice_", None)
     if choice is None:
         return found | ({"choice": None} if as_json else {})

@@ -76,7 +76,11 @@ InducingOption = Annotated[str, typer.Option(help="how many inducing inputs, or 
 NeighborsOption = Annotated[int, typer.Option(help="nearest rows per predicted point (nearest)")]
 Aggregation = Annotated[str, typer.Option(help=f"auto, {', '.join(distgp.AGGREGATORS)}")]
 OtherAggregation = Annotated[str | None, typer.Option(help="another aggregator than fitted")]
-KernelOption = Annotated[str, typer.Option(help=", ".join(distgp.KERNELS))]
+KernelOption = Annotated[
+    str,
+    typer.Option(help=f"auto, linear, {', '.join(distgp.KERNELS)}, or names joined by +"),
+]
+MeanOption = Annotated[str, typer.Option(help="constant, or linear: a trend is taken out first")]
 PartitionOption = Annotated[str, typer.Option(help=", ".join(distgp.PARTITIONS))]
 PartitionColumn = Annotated[str | None, typer.Option(help="one expert per value of this column")]
 Training = Annotated[str, typer.Option(help=f"auto, none, {', '.join(distgp.ALGORITHMS)}")]

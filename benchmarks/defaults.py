@@ -8,7 +8,8 @@ predict Gaussians with the standard deviation of their errors on a fifth of the 
 
     python benchmarks/defaults.py --data FOLDER      writes benchmarks/results/defaults.csv as it goes
     python benchmarks/defaults.py --page             writes the tables into docs/defaults.md
-    python benchmarks/defaults.py --seeds 10 --only co/years     ten seeds of the default alone
+    python benchmarks/defaults.py --data FOLDER --seeds 10 --only co/years
+                                                     ten seeds of the default alone, defaults-seeds.csv
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import csv
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from distgp import auto, choice, metrics
 from experiments.datasets import TASKS
 
 RESULTS = Path(__file__).parent / "results" / "defaults.csv"
+SEEDS = RESULTS.with_name("defaults-seeds.csv")
 PAGE = Path(__file__).parents[1] / "docs" / "defaults.md"
 SYNTHETIC = {"rough, d = 4": (4, 0.25), "smooth, d = 4": (4, 2.0)}
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -116,13 +119,29 @@ def page() -> None:
     lines = []
     for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
         lines += ["", f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
-        lines += ["| | RMSE | NLPD | 90 % cover | seconds |", "| --- | --- | --- | --- | --- |"]
+        lines += ["| | RMSE | NLPD | 90 % cover | seconds | of these the choice |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
         for row in rows:
             if (row["task"], row["split"]) == (task, kind):
                 name = row["model"] + (f" ({row['chosen']})" if row["chosen"] else "")
-                values = [row["rmse"], row["nlpd"], row["cover"], row["seconds"]]
+                values = [row[n] for n in ("rmse", "nlpd", "cover", "seconds", "choice_s")]
                 cells = " | ".join(f"{float(v):.3g}" if v else "" for v in values)
                 lines.append(f"| {name} | {cells} |")
+    with SEEDS.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    lines += ["", "## Seeds", "", "The default alone, with other seeds, split by years.", ""]
+    lines += [
+        "| task | seeds | RMSE | NLPD | 90 % cover | chosen |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for task in dict.fromkeys(row["task"] for row in found):
+        own = [row for row in found if row["task"] == task]
+        spans = []
+        for name in ("rmse", "nlpd", "cover"):
+            values = [float(row[name]) for row in own]
+            spans.append(f"{min(values):.3g} – {max(values):.3g}")
+        taken = ", ".join(f"{n} × {c}" for c, n in Counter(row["chosen"] for row in own).items())
+        lines.append(f"| {task} | {len(own)} | {' | '.join(spans)} | {taken} |")
     text = PAGE.read_text(encoding="utf-8")
     head = text[: text.index("<!-- tables -->")]
     PAGE.write_text(head + "<!-- tables -->\n" + "\n".join(lines) + "\n", encoding="utf-8")
@@ -132,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--page", action="store_true", help="write docs/defaults.md and no more")
-    parser.add_argument("--only", default="", help="one task and split, such as co/years")
+    parser.add_argument("--only", default="", help="tasks and splits, such as co/years,nox/years")
     parser.add_argument("--seeds", type=int, default=0, help="seeds of the default alone")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -141,15 +160,19 @@ def main() -> None:
         page()
         return
     rows: list[Row] = []
+    seeds: list[Row] = []
     for task, kind, split in splits(options.data):
-        if options.only and options.only != f"{task}/{kind}":
+        if options.only and f"{task}/{kind}" not in options.only.split(","):
             continue
         base: Row = {"task": task, "split": kind, "n": len(split[1]), "d": split[0].shape[1]}
         for seed in range(options.seeds):
             gp = default(kind, split[0], split[1], seed, options.device)
             mean, std = gp.predict(split[2], return_std=True)
             assert gp.choice_ is not None
-            print(task, kind, seed, gp.choice_.best.name, figures(split[3], mean, std), flush=True)
+            row = {"seed": seed, "chosen": gp.choice_.best.name} | figures(split[3], mean, std)
+            seeds.append(base | row)
+            print(seeds[-1], flush=True)
+            write_csv(seeds, SEEDS, f"{options.device}, {torch.get_num_threads()} threads")
         for row in () if options.seeds else measured(kind, split, options.device):
             rows.append(base | row)
             shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in rows[-1].items()}

@@ -237,7 +237,7 @@ def svgp(
     return mean.double().cpu().numpy(), std.double().cpu().numpy()
 
 
-def real(device: str, data: str | None, seeds: int) -> Iterator[Row]:
+def real(device: str, data: str | None, seeds: int, peers: bool) -> Iterator[Row]:
     """The four real tasks, random split, one setting for all."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -267,7 +267,7 @@ def real(device: str, data: str | None, seeds: int) -> Iterator[Row]:
             std = np.full(len(mean), spread)
             yield base | {"model": "gradient boosting"} | figures(y[test], mean, std) | taken
             if not on_gpu:
-                if (peer := gpboost(X[train], y[train], X[test])) is not None:
+                if peers and (peer := gpboost(X[train], y[train], X[test])) is not None:
                     mean, std, seconds = peer
                     row = figures(y[test], mean, std) | {"seconds": seconds}
                     yield base | {"model": "GPBoost, Vecchia"} | row
@@ -471,7 +471,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--no-peers", action="store_true", help="of `trained`: nearest alone")
+    parser.add_argument("--no-peers", action="store_true", help="without SVGP and GPBoost")
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -488,7 +488,7 @@ def main() -> None:
             options.seeds,
             not options.no_peers,
         ),
-        "real": lambda: real(options.device, options.data, options.seeds),
+        "real": lambda: real(options.device, options.data, options.seeds, not options.no_peers),
         "cost": lambda: cost(options.device, tuple(options.sizes or (10_000, 100_000, 1_000_000))),
     }
     cuda = options.device == "cuda"

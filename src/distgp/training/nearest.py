@@ -38,6 +38,8 @@ the neighbours come from these: the nearest of all are then so near that they sa
 slow in the function."""
 EARLY_TARGETS = 256
 """Targets at least in the stages before the last."""
+STILL = 0.01
+"""Logarithms that change by less in a stage have not moved."""
 EARLY_GAIN = 0.2
 """Nats that five rounds must gain for a stage before the last to go on."""
 
@@ -56,7 +58,7 @@ class NearestRows(Algorithm):
         How often neighbours are found anew, for the θ found so far.
     search : bool, default=True
         Whether a second descent begins at shorter lengthscales. The better of both is kept.
-    n_iter : int, default=240
+    n_iter : int, default=300
         Evaluations of the objective, at most, over all stages.
     seed : int, default=0
         The seed of the sample.
@@ -67,7 +69,7 @@ class NearestRows(Algorithm):
     n_neighbors: int = 30
     stages: int = 3
     search: bool = True
-    n_iter: int = 240
+    n_iter: int = 300
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -122,14 +124,16 @@ class NearestRows(Algorithm):
         share = self.n_iter // (early * len(points) + 2)
         ends = []
         for x in points:
-            for _ in range(early):
+            for stage in range(early):
                 sets = self._neighbourhoods(x, some, coarse, rounds)
-                x = self._minimised(objective, x, sets, rounds, share)
+                found = self._minimised(objective, x, sets, rounds, share)
+                # A lengthscale that was shortened and then got no gradient goes back to the start.
+                still = (found - x).abs() < STILL
+                x = torch.where(still, start, found) if stage == 0 else found
             ends.append((x, self._neighbourhoods(x, targets, coarse, rounds)))
         x, sets = min(ends, key=lambda end: _value(objective, *end))
-        self._minimised(
-            objective, x, sets, rounds, self.n_iter - early * len(points) * share, last=True
-        )
+        left = self.n_iter - len(rounds.history)
+        self._minimised(objective, x, sets, rounds, left, last=True)
 
     def _neighbourhoods(
         self, x: Tensor, targets: dict[str, Tensor], coarse: Tensor, rounds: Rounds
@@ -167,7 +171,7 @@ class NearestRows(Algorithm):
 
         Both are worth a descent. From long lengthscales one may end where everything is noise. With
         short ones all neighbours agree in columns with few values, so that the lengthscales of these
-        get no gradient.
+        get no gradient and would stay short.
         """
         theta = objective.layout.unpack(x)
         lengths = {

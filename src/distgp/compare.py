@@ -211,8 +211,9 @@ def on_split(
     train, out = choice.hold_out(
         len(X), validation, time=time, groups=groups, share=test, seed=seed
     )
-    rows = {"time": time, "groups": groups}
-    given = {name: np.asarray(v)[train] for name, v in rows.items() if v is not None}
+    needed = {"last": ("time", time), "groups": ("groups", groups)}  # by the model's own choice
+    name, values = needed.get(model.validation, ("", None))
+    given = {} if values is None else {name: np.asarray(values)[train]}
     model.fit(X[train], y[train], **given)
     full = None if np.ndim(model.noise_) else reference(model, X[train], y[train])
     found = compare(model, X[out], y[out], full, verbose=verbose)

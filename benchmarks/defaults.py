@@ -25,14 +25,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from _measure import write_csv
-from nearest import draw
+from nearest import draw, figures
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import distgp
-from distgp import auto, choice, metrics
+from distgp import auto, choice
 from experiments.datasets import TASKS
 
 RESULTS = Path(__file__).parent / "results" / "defaults.csv"
@@ -54,15 +54,6 @@ def splits(data: str | None) -> Iterator[tuple[str, str, Split]]:
     for name, (d, lengthscale) in SYNTHETIC.items():
         X, y, X_test, _, y_test, _ = draw(20_000, d, lengthscale, 0, "cpu", N=4_000)
         yield name, "random", (X.numpy(), y.numpy(), X_test.numpy(), y_test.numpy())
-
-
-def figures(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Row:
-    variance = np.square(std)
-    return {
-        "rmse": metrics.rmse(y, mean),
-        "nlpd": metrics.nlpd(y, mean, variance),
-        "cover": metrics.coverage(y, mean, variance, 0.9),
-    }
 
 
 def default(kind: str, X: np.ndarray, y: np.ndarray, seed: int, device: str):
@@ -151,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--page", action="store_true", help="write docs/defaults.md and no more")
-    parser.add_argument("--only", default="", help="tasks and splits, such as co/years,nox/years")
+    parser.add_argument("--only", nargs="+", default=[], help="such as co/years nox/random")
     parser.add_argument("--seeds", type=int, default=0, help="seeds of the default alone")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -162,7 +153,7 @@ def main() -> None:
     rows: list[Row] = []
     seeds: list[Row] = []
     for task, kind, split in splits(options.data):
-        if options.only and f"{task}/{kind}" not in options.only.split(","):
+        if options.only and f"{task}/{kind}" not in options.only:
             continue
         base: Row = {"task": task, "split": kind, "n": len(split[1]), "d": split[0].shape[1]}
         for seed in range(options.seeds):

@@ -1,7 +1,8 @@
 """What do the automatic choices cost, and what do they reach?
 
-First table: the defaults from 500 rows to `--largest`: experts chosen, seconds to fit and per
-predicted row, RMSE in units of the noise (1 is the best possible), coverage of 90 % intervals.
+First table: the rules of `distgp.auto`, where nothing is measured, from 500 rows to `--largest`: experts
+taken, seconds to fit and per predicted row, RMSE in units of the noise (1 is the best possible), coverage
+of 90 % intervals.
 Second: exact experts of different sizes on the same rows, and sparse ones beside them: the costs behind
 the rule.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from _measure import write_csv
 
 import distgp
-from distgp import metrics
+from distgp import auto, metrics
 from distgp.aggregation import CentralWarning
 
 NOISE = 0.2
@@ -83,8 +84,9 @@ def main() -> None:
     sizes = [500, 2_000, 10_000, 20_000, 50_000, 200_000, 1_000_000, 10_000_000]
     on = {"device": arguments.device}
     largest = 2_000 if arguments.quick else arguments.largest
-    defaults = [measure(smooth, n, **on) for n in sizes if n <= largest]
-    print("defaults")
+    rules = {n: {"expert": auto.expert(n)} | on for n in sizes if n <= largest}
+    defaults = [measure(smooth, n, **options) for n, options in rules.items()]
+    print("rules")
     show(defaults)
     n = 2_000 if arguments.quick else 8_000
     shards = [250, 500] if arguments.quick else [250, 500, 1000, 2000]
@@ -95,7 +97,7 @@ def main() -> None:
     print("\nexact experts of different sizes, and sparse ones")
     show(by_size)
     if not arguments.quick:
-        rows = [{"table": "defaults"} | row for row in defaults]
+        rows = [{"table": "rules"} | row for row in defaults]
         rows += [{"table": "shard size"} | row for row in by_size]
         name = "estimator.csv" if arguments.device == "cpu" else f"estimator-{arguments.device}.csv"
         write_csv(rows, arguments.out / name, arguments.device)

@@ -1,15 +1,16 @@
 """How near to the exact GP does conditioning on nearest rows come, and what does it cost?
 
-Four questions, one `--part` each:
+Five questions, one `--part` each:
 
 truth    Known θ, n = 30,000, against the exact GP of all rows: 2-Wasserstein distance of the latent
          marginals, beside aggregators of random shards (M = 30).
+known    Known θ, n = 10⁵: error, NLPD and cost against k, without a global part.
 trained  θ trained, n = 10⁵ and 10⁶: error and NLPD, lengthscales, coverage, seconds; beside the
          sparse default and GPyTorch's SVGP at the same and at ten times the time.
 real     The four real tasks, random 80/20 split, one setting for all: on a GPU beside the sparse
          default, gradient boosting and SVGP; on a CPU beside gradient boosting and GPBoost's Vecchia
          approximation (`pip install gpboost`), for a comparison of times on the same cores.
-cost     Seconds and peak memory against n.
+cost     Seconds and peak memory against n, k, m and the number N of predicted rows, one at a time.
 
 Synthetic functions are draws of 2,048 random Fourier features of a Matérn-5/2 kernel with unit signal
 variance on [−1, 1]^d, noise 0.2; "error" is the latent RMSE in units of the noise. `--page` writes
@@ -47,8 +48,10 @@ from distgp.experts import (
 NOISE = 0.2
 PROBLEMS = ((2, 0.05), (4, 0.25), (4, 0.5), (8, 1.0))
 TRAINED = ((4, 0.25), (8, 1.0), (4, 2.0))
+KNOWN = (50, 100, 200, 400)
 SVGP_ROWS = 200_000
 """Rows up to which SVGP gets ten times the time, too."""
+COSTS = (10_000, 100_000, 1_000_000, 10_000_000)
 SVGP_SECONDS = 20.0
 """Time that SVGP gets on the real tasks: on an H200 ten times what nearest rows take."""
 RESULTS = Path(__file__).parent / "results"
@@ -141,6 +144,23 @@ def compared(out: Prediction, full: Prediction, f: Tensor, y: Tensor) -> Row:
     return scores(mean, std, f, y, NOISE) | {"w2": w2}
 
 
+def known(device: str, n: int) -> Iterator[Row]:
+    """Known θ, n rows: what does a point gain by more neighbours? Three draws of each problem."""
+    for d, lengthscale in ((4, 0.25), (8, 1.0)):
+        for seed in range(3):
+            X, y, X_test, f, y_test, _ = draw(n, d, lengthscale, seed, device)
+            kernel = (1.0 * distgp.Matern52([lengthscale] * d)).to(device)
+            theta = Parameters.of(kernel, NOISE**2)
+            for k in KNOWN:
+                made = Ensemble.condition(NearestExpert(k), theta, [Shard.of(X, y)])
+                begin = now(device)
+                out = Nearest().combine(made).predict(made, X_test)
+                taken = {"predict_us": (now(device) - begin) / len(X_test) * 1e6}
+                std = (out.variance + NOISE**2).sqrt().cpu().numpy()
+                row = scores(out.mean.cpu().numpy(), std, f, y_test, NOISE) | taken
+                yield {"n": n, "d": d, "lengthscale": lengthscale, "seed": seed, "k": k} | row
+
+
 def trained(device: str, sizes: tuple[int, ...], seeds: int, peers: bool) -> Iterator[Row]:
     """θ trained; with `peers` beside the sparse default and GPyTorch's SVGP."""
     problems = [*TRAINED, (10, 0.0)]
@@ -162,15 +182,6 @@ def trained(device: str, sizes: tuple[int, ...], seeds: int, peers: bool) -> Ite
                 lengths = {"shortest": found.min(), "longest": found.max()}
                 row = scores(mean, std, f, y_test, noise) | {"seconds": seconds}
                 yield base | {"model": "nearest", "fit_s": fitted - begin} | row | lengths
-                if lengthscale:
-                    theta = Parameters.of(
-                        (1.0 * distgp.Matern52([lengthscale] * d)).to(device), NOISE**2
-                    )
-                    made = Ensemble.condition(NearestExpert(200), theta, [Shard.of(X, y)])
-                    out = Nearest().combine(made).predict(made, X_test)
-                    std = (out.variance + NOISE**2).sqrt().cpu().numpy()
-                    row = scores(out.mean.cpu().numpy(), std, f, y_test, noise)
-                    yield base | {"model": "nearest, true θ, m = 0"} | row
                 if seed or not peers:
                     continue
                 begin = now(device)
@@ -328,27 +339,40 @@ def figures(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Row:
     }
 
 
-def cost(device: str, sizes: tuple[int, ...]) -> Iterator[Row]:
-    """Seconds and peak memory of the whole job against n, d = 4."""
-    for m in (0, 256):
-        for n in sizes if m == 0 else [n for n in sizes if n <= 1_000_000]:
-            X, y, X_test, *_ = draw(n, 4, 0.25, 0, device, N=10_000)
-            arrays = [value.cpu().numpy() for value in (X, y, X_test)]
-            del X, y, X_test
-            begin = now(device)
-            gp = distgp.DistributedGPRegressor(expert="nearest", n_inducing=m, device=device)
-            gp.fit(arrays[0], arrays[1])
-            fitted = now(device)
-            gp.predict(arrays[2], return_std=True)
-            done = now(device)
-            peak = torch.cuda.max_memory_allocated() if device == "cuda" else peak_memory()
-            yield {
-                "n": n,
-                "m": m,
-                "fit_s": fitted - begin,
-                "predict_us": (done - fitted) / len(arrays[2]) * 1e6,
-                "peak_gb": peak / 2**30,
-            }
+def cost(device: str, sizes: tuple[int, ...], varied: list[str]) -> Iterator[Row]:
+    """Seconds and peak memory of the whole job, d = 4: one of n, k, m and N is varied at a time."""
+    start = {"k": 128, "m": 0, "N": 10_000}
+    largest = max(n for n in sizes if n <= 1_000_000)
+    jobs = [{"varied": "n", **start, "n": n} for n in sizes]
+    jobs += [{"varied": "k", **start, "k": k, "n": largest} for k in (32, 64, 128, 256, 512)]
+    jobs += [{"varied": "m", **start, "m": m, "n": largest} for m in (64, 256, 1024)]
+    jobs += [{"varied": "N", **start, "N": N, "n": largest} for N in (10_000, 100_000, 1_000_000)]
+    job(min(sizes), 128, 0, 1000, device)  # the start of CUDA and of the threads is not counted
+    for one in (one for one in jobs if one["varied"] in varied):
+        yield one | job(one["n"], one["k"], one["m"], one["N"], device)
+
+
+def job(n: int, k: int, m: int, N: int, device: str) -> Row:
+    """Fit n rows and predict N."""
+    X, y, X_test, *_ = draw(n, 4, 0.25, 0, device, N=N)
+    arrays = [value.cpu().numpy() for value in (X, y, X_test)]
+    del X, y, X_test
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begin = now(device)
+    gp = distgp.DistributedGPRegressor(
+        expert="nearest", n_neighbors=k, n_inducing=m, device=device
+    ).fit(arrays[0], arrays[1])
+    fitted = now(device)
+    gp.predict(arrays[2], return_std=True)
+    done = now(device)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else peak_memory()
+    return {
+        "fit_s": fitted - begin,
+        "predict_s": done - fitted,
+        "predict_us": (done - fitted) / N * 1e6,
+        "peak_gb": peak / 2**30,
+    }
 
 
 def page(folder: Path, path: Path) -> None:
@@ -466,10 +490,11 @@ slowed down at times. Of traffic GPBoost was not run to its end. [Defaults on re
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=["truth", "trained", "real", "cost"])
+    parser.add_argument("--part", choices=["truth", "known", "trained", "real", "cost"])
     parser.add_argument("--page", action="store_true", help="write docs/nearest.md and no more")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--varied", nargs="+", default=["n", "k", "m", "N"], help="of --part cost")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--no-peers", action="store_true", help="without SVGP and GPBoost")
     parser.add_argument("--data", default=None, help="folder with the UCI files")
@@ -482,6 +507,7 @@ def main() -> None:
         parser.error("give --part or --page")
     runs = {
         "truth": lambda: truth(options.device, (options.sizes or [30_000])[0]),
+        "known": lambda: known(options.device, (options.sizes or [100_000])[0]),
         "trained": lambda: trained(
             options.device,
             tuple(options.sizes or (100_000, 1_000_000)),
@@ -489,7 +515,7 @@ def main() -> None:
             not options.no_peers,
         ),
         "real": lambda: real(options.device, options.data, options.seeds, not options.no_peers),
-        "cost": lambda: cost(options.device, tuple(options.sizes or (10_000, 100_000, 1_000_000))),
+        "cost": lambda: cost(options.device, tuple(options.sizes or COSTS), options.varied),
     }
     cuda = options.device == "cuda"
     machine = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"

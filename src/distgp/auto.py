@@ -16,11 +16,17 @@ training.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from distgp.aggregation import Aggregator, Ensemble, Nearest, OptLocal, PoE, Pooled, TwoLevel
+from distgp.choice import Choice, Divisions, baselines, best_of, measured_all
+from distgp.data.partition import Partition
 from distgp.experts import NearestExpert
+from distgp.progress import Progress
 from distgp.training import NearestRows
 
 EXACT_SHARD = 1_000
@@ -135,6 +141,89 @@ def kernels(candidate: Candidate) -> list[Candidate]:
         )
         for name in KERNELS_TRIED
     ]
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter leaves the choice to us."""
+    return isinstance(value, str) and value == "auto"
+
+
+def way_is_left(estimator: Any) -> bool:
+    """Whether nothing is given of how to fit, so that candidates are worth measuring."""
+    names = ("expert", "aggregation", "training", "n_experts", "n_inducing")
+    every = all(is_auto(getattr(estimator, name)) for name in names)
+    return every and isinstance(estimator.partition, str) and estimator.partition == "random"
+
+
+def choose(
+    estimator: Any,
+    kind: str,
+    kernel: Any,
+    X: np.ndarray,
+    y: np.ndarray,
+    divisions: Divisions,
+    seed: int,
+) -> tuple[Candidate, Choice]:
+    """Measure the candidates, and then the kernels of the best, on rows held out.
+
+    Parameters
+    ----------
+    estimator : DistributedGPRegressor
+        Whose parameters say what is left to be chosen; it is not changed.
+    kind : str
+        The kind of expert where nothing is measured.
+    kernel : str or Kernel
+        The kernel of candidates that have none of their own.
+    X, y : ndarray
+        All rows.
+    divisions : list of (ndarray, ndarray)
+        Places of the rows to learn from, and of those to predict.
+    seed : int
+        The seed of the trials.
+
+    Returns
+    -------
+    best : Candidate
+    choice : Choice
+    """
+    places = np.concatenate([test for _, test in divisions])
+
+    def predict(candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
+        parts = []
+        for train, test in divisions:
+            rows = train[: candidate.rows]
+            copy = _for_trial(estimator, candidate, kernel, seed)
+            parts.append(copy.fit(X[rows], y[rows]).predict(X[test], return_std=True))
+        mean, std = zip(*parts, strict=True)
+        return np.concatenate(mean), np.concatenate(std)
+
+    tried, found = [], []
+    with Progress("choosing", show=bool(estimator.verbose)) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if way_is_left(estimator):
+            tried = candidates(len(X))
+            found = measured_all(tried, predict, y[places], progress)
+        if is_auto(estimator.kernel):
+            given = as_given(kind, is_auto(estimator.training))
+            # The best way to fit has been measured with the first of the kernels.
+            more = kernels(best_of(tried, found))[1:] if tried else kernels(given)
+            found = [*found, *measured_all(more, predict, y[places], progress)]
+            tried = [*tried, *more]
+        others = baselines(X, y, divisions, seed)
+    rows, held_out = len(divisions[0][0]), len(np.unique(places))
+    return best_of(tried, found), Choice.of(estimator.validation, rows, found, others, held_out)
+
+
+def _for_trial(estimator: Any, candidate: Candidate, kernel: Any, seed: int) -> Any:
+    """An estimator with a candidate's settings, for a trial in this process."""
+    given = estimator.get_params(deep=False) | {"engine": "local", "verbose": False}
+    given |= {"random_state": seed, "warm_start": False, "kernel": kernel}
+    if estimator.n_experts == "cv" or not isinstance(estimator.partition, str | Partition):
+        given |= {"n_experts": "auto", "partition": "random"}
+    settings = candidate.settings | candidate.trial
+    if estimator.n_iter is not None and "n_iter" in settings:
+        settings["n_iter"] = min(settings["n_iter"], estimator.n_iter)
+    return type(estimator)(**(given | settings))
 
 
 def expert(n: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ import torch
 from distgp import metrics
 from distgp.progress import Progress
 
-Validation: TypeAlias = Literal["random", "last", "groups"]
 VALIDATIONS: tuple[str, ...] = ("random", "last", "groups")
 SHARES = {"random": 0.2, "last": 1.0 / 3.0, "groups": 0.2}
 """The share of rows that is held out, by kind."""

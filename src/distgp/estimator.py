@@ -370,11 +370,6 @@ def opened(engine: str | Engine) -> Engine:
     return LocalEngine()
 
 
-def is_auto(value: Any) -> bool:
-    """Whether a parameter leaves the choice to us."""
-    return isinstance(value, str) and value == "auto"
-
-
 def by_name(kind: str, value: Any, registry: Mapping[str, type[Named]], base: type[Named]) -> Named:
     """An object as it is, or the one that a name in a registry stands for, with its defaults."""
     if isinstance(value, base):

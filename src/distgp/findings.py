@@ -23,7 +23,7 @@ from distgp.training import TrainingResult
 
 LAST_ROUNDS = 10
 """The accepted rounds at the end of training whose progress is looked at."""
-NOTICEABLE = 5e-3
+NOTICEABLE = 1e-3
 """Nats per row that the objective must have fallen in these rounds for training to be unfinished, half of
 them in the last two: L-BFGS gains much in ten rounds, and next to nothing in the last of them when it
 has arrived."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp.auto import TRAINING_ROWS
+from distgp.auto import TRAINING_ROWS, is_auto
 from distgp.data import Scaling, Shard, place, sample
 from distgp.data.source import even_parts
 from distgp.engines import Engine, Placement
@@ -26,7 +26,6 @@ from distgp.estimator import (
     an_engine,
     check_varies,
     default_bounds,
-    is_auto,
     one_of,
     opened,
     seed_of,

@@ -26,6 +26,7 @@ from distgp.aggregation import (
     Combined,
     Ensemble,
 )
+from distgp.auto import is_auto
 from distgp.data import parquet, sample
 from distgp.data.partition import PARTITIONS, Partition, split, with_communication
 from distgp.data.scaling import Scaling
@@ -44,7 +45,6 @@ from distgp.estimator import (
     by_name,
     check_varies,
     default_bounds,
-    is_auto,
     labels_of,
     names_given,
     one_of,
@@ -57,7 +57,6 @@ from distgp.experts import EXPERTS, Expert, NearestExpert, Parameters, SparseExp
 from distgp.fit import Inducing, fit_model, new_expert
 from distgp.kernels import Kernel
 from distgp.model import Model
-from distgp.progress import Progress
 from distgp.training import ALGORITHMS, Algorithm, Independent, Prior
 
 
@@ -648,12 +647,9 @@ class DistributedGPRegressor(GPEstimator):
         given = getattr(self, name)
         return getattr(self, "settled_", {}).get(name, given) if is_auto(given) else given
 
-    def _left_to_us(self, kernel: bool = True) -> bool:
-        """Whether the way to fit, or with `kernel` the kernel alone, is to be chosen by measuring."""
-        names = ("expert", "aggregation", "training", "n_experts", "n_inducing")
-        every = all(is_auto(getattr(self, name)) for name in names)
-        random = isinstance(self.partition, str) and self.partition == "random"
-        return (every and random) or (kernel and is_auto(self.kernel))
+    def _left_to_us(self) -> bool:
+        """Whether the way to fit, or the kernel, is to be chosen by measuring."""
+        return auto.way_is_left(self) or is_auto(self.kernel)
 
     def _choose(self, X: np.ndarray, y: np.ndarray, time: Any, groups: Any, seed: int) -> None:
         """Measure the candidates on rows held out, and settle what was left to us."""
@@ -666,32 +662,8 @@ class DistributedGPRegressor(GPEstimator):
         divisions = choice.divisions(
             len(X), self.validation, auto.TRIAL_TEST, time=time, groups=groups, seed=seed
         )
-        places = np.concatenate([test for _, test in divisions])
-        tested = y[places]
-
-        def predict(candidate: auto.Candidate) -> tuple[np.ndarray, np.ndarray]:
-            parts = [
-                self._tried(candidate, X[rows], y[rows], X[test], seed)
-                for rows, test in ((train[: candidate.rows], test) for train, test in divisions)
-            ]
-            mean, std = zip(*parts, strict=True)
-            return np.concatenate(mean), np.concatenate(std)
-
-        tried, found = [], []
-        with Progress("choosing", show=bool(self.verbose)) as progress:
-            if self._left_to_us(kernel=False):
-                tried = auto.candidates(len(X))
-                found = choice.measured_all(tried, predict, tested, progress)
-            if is_auto(self.kernel):
-                kind, simple = self._expert(len(X)).name, is_auto(self.training)
-                given = choice.best_of(tried, found) if tried else auto.as_given(kind, simple)
-                more = auto.kernels(given)[1 if tried else 0 :]
-                found = [*found, *choice.measured_all(more, predict, tested, progress)]
-                tried = [*tried, *more]
-        best = choice.best_of(tried, found)
-        others = choice.baselines(X, y, divisions, seed)
-        rows, held_out = len(divisions[0][0]), len(np.unique(places))
-        self.choice_ = choice.Choice.of(self.validation, rows, found, others, held_out)
+        kind, kernel = self._expert(len(X)).name, self._kernel()
+        best, self.choice_ = auto.choose(self, kind, kernel, X, y, divisions, seed)
         self.settled_ = dict(best.settings)
         if self.verbose:
             print(self.choice_, file=sys.stderr)
@@ -710,27 +682,6 @@ class DistributedGPRegressor(GPEstimator):
             start = self._starting(d)
             for name in (*(self.bounds or {}), *(self.priors or {}), *self.fixed):
                 start.paths(name)
-
-    def _tried(
-        self,
-        candidate: auto.Candidate,
-        X: np.ndarray,
-        y: np.ndarray,
-        X_test: np.ndarray,
-        seed: int,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """What a candidate predicts, fitted to some rows in this process."""
-        given = self.get_params(deep=False) | {"engine": "local", "verbose": False}
-        given |= {"random_state": seed, "warm_start": False, "kernel": self._kernel()}
-        if self.n_experts == "cv" or not isinstance(self.partition, str | Partition):
-            given |= {"n_experts": "auto", "partition": "random"}
-        settings = candidate.settings | candidate.trial
-        if self.n_iter is not None and "n_iter" in settings:
-            settings["n_iter"] = min(settings["n_iter"], self.n_iter)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            copy = type(self)(**(given | settings)).fit(X, y)
-            return copy.predict(X_test, return_std=True)
 
     # Names turned into objects.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ class ShapeOfDistance(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, A: Tensor, B: Tensor, kernel: Stationary) -> Tensor:
+    def forward(ctx: Any, A: Tensor, B: Tensor, kernel: FixedShape) -> Tensor:
         """Keep the rows and S."""
         K, slope = kernel.shape_and_slope(squared_distance(A, B))
         ctx.save_for_backward(A, B, slope)
@@ -127,9 +127,6 @@ class Stationary(Kernel):
     lengthscale: Tensor = field(default=1.0, converter=vector)
     active_dims: tuple[int, ...] | None = field(default=None, converter=columns)
 
-    by_hand: ClassVar[bool] = True
-    """Whether `shape_and_slope` is there: the shape has no parameters of its own."""
-
     @abstractmethod
     def shape(self, square: Tensor) -> Tensor:
         """Compute the kernel from the matrix of r²."""
@@ -138,29 +135,47 @@ class Stationary(Kernel):
         """Compute shape(r²) for all pairs."""
         A = self.scaled(X1)
         B = A if X2 is X1 else self.scaled(X2)
-        if (
-            not self.by_hand
-            or not torch.is_grad_enabled()
-            or not (A.requires_grad or B.requires_grad)
-        ):
-            return self.shape(squared_distance(A, B))
-        return ShapeOfDistance.apply(A, B, self)  # pyright: ignore[reportReturnType]
+        return self.shape_of(A, B)
+
+    def shape_of(self, A: Tensor, B: Tensor) -> Tensor:
+        """Compute shape(r²) for all pairs of scaled rows."""
+        return self.shape(squared_distance(A, B))
 
     def diag(self, X: Tensor) -> Tensor:
         """Return ones."""
         batch = torch.broadcast_shapes(X.shape[:-1], (*self.lengthscale.shape[:-1], 1))
         return torch.ones(batch, dtype=X.dtype, device=X.device)
 
-    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the kernel and its derivative in r², for kernels whose `by_hand` is true."""
-        raise NotImplementedError
-
     def scaled(self, X: Tensor) -> Tensor:
         """The active columns in units of the lengthscales, x / ℓ."""
         return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
 
 
-class RBF(Stationary):
+class FixedShape(Stationary):
+    """The base class of stationary kernels whose shape has no parameters of its own.
+
+    Their derivative in the rows is written by hand, in `ShapeOfDistance`.
+
+    Parameters
+    ----------
+    lengthscale : float, sequence or Tensor, default=1.0
+        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
+    active_dims : sequence of int, optional
+        The columns that the kernel looks at; all by default.
+    """
+
+    @abstractmethod
+    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the kernel and its derivative in r² from the matrix of r²."""
+
+    def shape_of(self, A: Tensor, B: Tensor) -> Tensor:
+        """Compute shape(r²) for all pairs of scaled rows; where a gradient is wanted, with the slope."""
+        if torch.is_grad_enabled() and (A.requires_grad or B.requires_grad):
+            return ShapeOfDistance.apply(A, B, self)  # pyright: ignore[reportReturnType]
+        return super().shape_of(A, B)
+
+
+class RBF(FixedShape):
     """The squared exponential kernel, k = exp(−r² / 2), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
 
     Its functions are infinitely smooth. It is the product of its columns' kernels, which sparse
@@ -192,7 +207,7 @@ class RBF(Stationary):
         return K, -0.5 * K
 
 
-class Matern12(Stationary):
+class Matern12(FixedShape):
     """The Matérn kernel with ν = 1/2, k = exp(−r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
 
     Its functions are continuous and nowhere differentiable.
@@ -223,7 +238,7 @@ class Matern12(Stationary):
         return K, torch.where(apart, -0.5 * K / r, 0.0)
 
 
-class Matern32(Stationary):
+class Matern32(FixedShape):
     """The Matérn kernel with ν = 3/2, k = (1 + √3 r) exp(−√3 r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
 
     Its functions are differentiable once.
@@ -254,7 +269,7 @@ class Matern32(Stationary):
         return t.add_(1.0).mul_(decay), decay.mul_(-1.5)
 
 
-class Matern52(Stationary):
+class Matern52(FixedShape):
     """The Matérn kernel with ν = 5/2, k = (1 + √5 r + 5r²/3) exp(−√5 r), r² = Σ_j (x_j − x′_j)² / ℓ_j².
 
     Its functions are differentiable twice. It is the estimators' default.
@@ -307,7 +322,6 @@ class RationalQuadratic(Stationary):
     RationalQuadratic(lengthscale=[0.8], alpha=1.4)
     """
 
-    by_hand: ClassVar[bool] = False
     alpha: Tensor = field(default=1.0, converter=scalar)
 
     def shape(self, square: Tensor) -> Tensor:

@@ -103,11 +103,33 @@ def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
     yield {"model": "training mean"} | figures(y_test, mean, std)
 
 
+def glance(rows: list[dict[str, str]]) -> list[str]:
+    """One line per split: the default beside the best of its candidates and the best of the others."""
+    lines = ["| | default | best candidate | best of the others |", "| --- | --- | --- | --- |"]
+    below, splits_ = 0, list(dict.fromkeys((row["task"], row["split"]) for row in rows))
+    for task, kind in splits_:
+        own = [row for row in rows if (row["task"], row["split"]) == (task, kind)]
+        ours = [row for row in own if row["model"].startswith("distgp")]
+        others = [row for row in own if row not in ours]
+        best, peer = (min(some, key=lambda row: float(row["nlpd"])) for some in (ours, others))
+        name = best["chosen"] or best["model"].removeprefix("distgp, ")
+        below += float(ours[0]["nlpd"]) < float(peer["nlpd"])
+        cells = [f"{float(ours[0]['nlpd']):.3f} ({ours[0]['chosen']})"]
+        cells += [f"{float(best['nlpd']):.3f} ({name})"]
+        cells += [f"{float(peer['nlpd']):.3f} ({peer['model']})"]
+        lines.append(f"| {task}, {kind} | {' | '.join(cells)} |")
+    return [
+        *lines,
+        "",
+        f"The default is below all others on {below} of these {len(splits_)} splits.",
+    ]
+
+
 def page() -> None:
     """Write the tables into the page, between its marks."""
     with RESULTS.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    lines = []
+    lines = ["", "## At a glance: NLPD", "", *glance(rows)]
     for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
         lines += ["", f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
         lines += ["| | RMSE | NLPD | 90 % cover | seconds | of these the choice |"]

@@ -378,8 +378,8 @@ def job(n: int, k: int, m: int, N: int, device: str) -> Row:
 def page(folder: Path, path: Path) -> None:
     """Write the page of the tables that are there."""
 
-    def rows(part: str) -> list[dict[str, str]]:
-        with (folder / f"nearest-{part}-cuda.csv").open(newline="") as file:
+    def rows(part: str, device: str = "cuda") -> list[dict[str, str]]:
+        with (folder / f"nearest-{part}-{device}.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
     def table(head: list[str], lines: list[list[str]]) -> str:
@@ -410,24 +410,60 @@ def page(folder: Path, path: Path) -> None:
         figures_ = [number(r[name]) for name in ("error", "nlpd", "cover", "seconds")]
         found = spread if r["shortest"] else ""
         lines.append([f"{int(r['n']):,}", problem, r["model"], *figures_, found])
-    learnt = table(head, sorted(lines, key=lambda line: (line[0], line[1])))
-    head = ["n", "m", "fit, s", "µs per predicted row", "peak GB on the GPU"]
-    names = ("fit_s", "predict_us", "peak_gb")
-    costs = table(
-        head,
-        [[f"{int(r['n']):,}", r["m"], *(number(r[n]) for n in names)] for r in rows("cost")],
+    learnt = table(head, sorted(lines, key=lambda line: (len(line[0]), *line[:2])))
+    costs = "\n\n".join(
+        f"On {where}:\n\n{cost_table(rows('cost', device), table)}"
+        for device, where in (("cuda", "the GPU"), ("cpu", "two CPU cores"))
     )
+    by_k = {}
+    for r in rows("known"):
+        by_k.setdefault((r["d"], r["lengthscale"], r["k"]), []).append(r)
+    head = ["problem", "k", "error, three draws", "NLPD", "µs per point"]
+    lines = [
+        [f"d = {d}, ℓ = {float(length):g}", k]
+        + [", ".join(number(r[name]) for r in some) for name in ("error", "nlpd")]
+        + [number(min((r["predict_us"] for r in some), key=float))]
+        for (d, length, k), some in by_k.items()
+    ]
+    more = table(head, lines)
     eight = [r for r in rows("trained") if r["d"] == "8" and r["shortest"]]
     short = max(1.0 - float(r["shortest"]) / float(r["lengthscale"]) for r in eight)
-    with (folder / "nearest-real-cpu.csv").open(newline="") as file:
-        found = list(csv.DictReader(file))
     head = ["task", "model", "RMSE", "NLPD", "90 % cover", "seconds"]
     names = ("rmse", "nlpd", "cover", "seconds")
-    tables = table(
-        head, [[r["task"], r["model"], *(number(r[name]) for name in names)] for r in found]
+    on_cpu, on_gpu = (
+        table(head, [[r["task"], r["model"], *(number(r[name]) for name in names)] for r in found])
+        for found in (rows("real", "cpu"), rows("real"))
     )
-    text = TEXT.format(tables=tables, known=known, learnt=learnt, costs=costs, short=short)
+    text = TEXT.format(
+        on_cpu=on_cpu,
+        on_gpu=on_gpu,
+        known=known,
+        more=more,
+        learnt=learnt,
+        costs=costs,
+        short=short,
+    )
     path.write_text(text, encoding="utf-8")
+
+
+def cost_table(rows: list[dict[str, str]], table: Callable[..., str]) -> str:
+    """The jobs, and after each block the slope of log time against the log of what was varied."""
+    lines = []
+    for varied in dict.fromkeys(r["varied"] for r in rows):
+        block = [r for r in rows if r["varied"] == varied]
+        for r in block:
+            sizes = [f"{int(r[name]):,}" for name in ("n", "k", "m", "N")]
+            lines.append(
+                [*sizes, *(f"{float(r[c]):.3g}" for c in ("fit_s", "predict_s", "peak_gb"))]
+            )
+        if len(block) > 1:
+            x = np.log([float(r[varied]) for r in block[-2:]])
+            slopes = [
+                f"slope {np.diff(np.log([float(r[c]) for r in block[-2:]]))[0] / np.diff(x)[0]:.2f}"
+                for c in ("fit_s", "predict_s")
+            ]
+            lines.append([f"*in {varied}*", "", "", "", *slopes, ""])
+    return table(["n", "k", "m", "N", "fit, s", "predict, s", "peak GB"], lines)
 
 
 def _pair(row: dict[str, str] | None, number: Callable[[str], str]) -> str:
@@ -462,27 +498,37 @@ exact GP's. M = 30 random shards of exact experts, unless m says that they are s
 
 {known}
 
+## Known hyperparameters, 100,000 rows: what more neighbours give
+
+`python benchmarks/nearest.py --part known --device cuda` (one H200, m = 0, three draws). In four columns 100 neighbours are all that is needed; in eight each doubling still helps.
+
+{more}
+
 ## Trained
 
 `python benchmarks/nearest.py --part trained --device cuda` (one H200, k = 200, m = 256; one draw each). Seconds: fit and 10,000 predictions. SVGP is GPyTorch's with
-m = 1,024 and minibatches of 1,024, given the time that nearest took in an earlier run of the same command, or ten times that. The true lengthscales are in the second column: in eight columns those found are up to {short:.0%} short. Where the
-function is smooth (ℓ = 2, Friedman) the sparse default is better and faster. The table was measured when training looked at 4,096 rows with 50 neighbours, from
-the better of the starts alone. At the true θ, k = 200 and m = 0 the error on 100,000 rows with d = 8 is 0.91 (NLPD 0.105): what is lost there is lost to the number of rows
-that a point is conditioned on (0.875 with k = 400), not to training.
+m = 1,024 and minibatches of 1,024, given the time that nearest took, or ten times that. The true lengthscales are in the second column: in eight columns those found are up to {short:.0%} short. Where the
+function is smooth (ℓ = 2, Friedman) the sparse default is better and, from a million rows on, faster.
 
 {learnt}
 
-## Real tables, beside GPBoost
+## Real tables
 
 `python benchmarks/nearest.py --part real` on two CPU cores: random split 80/20, one seed, m = 0, one setting for all; RMSE and NLPD in the units of the paper's tables. GPBoost
 (1.8.0, its defaults: Vecchia with 20 neighbours, ARD Matérn-5/2) was run once, before our training got faster; our rows are of a later run on the same machine, which other work
 slowed down at times. Of traffic GPBoost was not run to its end. [Defaults on real tables](defaults.md) has Ridge, boosting, a forest and the other experts beside these.
 
-{tables}
+{on_cpu}
+
+The same with `--device cuda` on one H200, beside GPyTorch's SVGP (m = 1,024) in 20 seconds each:
+
+{on_gpu}
 
 ## Cost
 
-`python benchmarks/nearest.py --part cost --device cuda`, d = 4, k = 128. The first row of a run holds the start of CUDA.
+`python benchmarks/nearest.py --part cost`, d = 4, ℓ = 0.25: the whole job, n rows to fit and N to predict, of which one size is varied at a time. The slope is that of the
+last two lines of each block on a log-log scale. Training looks at the same number of rows whatever n is, so that fitting grows with n through the search for neighbours alone; the
+sums of a global part (m > 0) are over all rows, each given rows before it. Memory on the CPU is the process's largest resident size so far.
 
 {costs}
 """

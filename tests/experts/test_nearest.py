@@ -176,7 +176,8 @@ def test_threads_change_nothing():
     objective = Objective.of(expert, Layout.of(START))
     start = objective.layout.pack(START)
     rows = torch.arange(300).reshape(60, 5)
-    sets = (data.X[rows], data.y[rows], torch.ones(60, 5, dtype=torch.bool))
+    real = torch.ones(60, 5, dtype=torch.bool)
+    sets = nearest.Neighbourhoods(data.X[rows], data.y[rows], real, None, data.take(rows[:, -1]))
     value, gradient = nearest.evaluate(objective, start, sets)
     threads = torch.get_num_threads()
     try:

@@ -74,11 +74,14 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class AtHome:
-    """Points in their home cell with the nearest rows found there, kept between two questions."""
+    """Points in their home cell with the nearest rows found there, kept between two questions.
+
+    Where the points are rows of the cell itself, `own` says which.
+    """
 
     cell: OrderedRows
     points: Points
-    y: Tensor | None
+    own: slice | None
     square: Tensor
     index: Tensor
 
@@ -196,12 +199,12 @@ def _size(cell: OrderedRows) -> int:
 
 def _at_home(cell: OrderedRows, k: int, wanted: Points | slice) -> AtHome:
     """Points with their nearest rows of this cell; a slice stands for the cell's own rows."""
-    y = None
+    own = None
     if isinstance(wanted, slice):
-        y = cell.y[wanted]
+        own = wanted
         wanted = Points(cell.X[wanted], cell.search.coordinates[wanted], cell.priority[wanted])
     before = cell.places_before(wanted.limit)
-    return AtHome(cell, wanted, y, *cell.search.nearest_before(wanted.located, before, k))
+    return AtHome(cell, wanted, own, *cell.search.nearest_before(wanted.located, before, k))
 
 
 def _questions(home: AtHome, centres: Tensor, radii: Tensor, own: int) -> list[Question | None]:
@@ -265,9 +268,7 @@ def _winning_places(home: AtHome, k: int, answers: list[Answer | None]) -> list[
 
 def _rows_at(cell: OrderedRows, places: list[Tensor | None]) -> list[Shard | None]:
     """The rows at these places, for each home."""
-    return [
-        None if which is None else Shard(cell.X[which], cell.y[which], which) for which in places
-    ]
+    return [None if which is None else cell.rows_at(which) for which in places]
 
 
 def _conditional(
@@ -278,17 +279,15 @@ def _conditional(
     source, index = _winners(home, k, answers)
     cell, theta = home.cell, home.cell.parameters
     # All rows that may be needed as one list: the home's own, then those that came.
-    X, y = [cell.X], [cell.y]
-    at, start = index.clone(), len(cell.X)
+    at, start, needed = index.clone(), len(cell.X), [cell.rows_at(slice(None))]
     for number, rows in enumerate(foreign):
         if rows is not None:
             here = (source == number) & (index >= 0)
             at[here] = start + torch.searchsorted(rows.rows, index[here])
-            X.append(rows.X)
-            y.append(rows.y)
+            needed.append(rows)
             start += rows.n
-    all_X, all_y = torch.cat(X), torch.cat(y)
-    came = cell.basis(torch.cat(X[1:])) if len(X) > 1 else None
+    rows = concatenate(needed)
+    came = cell.basis(rows.X[len(cell.X) :]) if len(needed) > 1 else None
     V = cell.V if came is None or cell.V is None else torch.cat([cell.V, came])
     v = cell.basis(home.points.X)
     size, parts = cell.points_at_once(k), []
@@ -299,14 +298,15 @@ def _conditional(
                 theta,
                 home.points.X[some],
                 None if v is None else v[some],
-                all_X[which],
-                all_y[which],
+                rows.X[which],
+                rows.y[which],
                 None if V is None else V[which],
                 real,
+                None if rows.noise is None else rows.noise[which],
             )
         )
     if not parts:  # no point has its home here
-        empty = all_y[:0]
+        empty = rows.y[:0]
         return Conditional(empty, empty, None if v is None else v[:0])
     h = None if parts[0].h is None else torch.cat([p.h for p in parts if p.h is not None])
     mean = torch.cat([p.mean for p in parts])
@@ -319,5 +319,6 @@ def _row_sums(
 ) -> GlobalSums:
     """What the home's rows contribute to the global part."""
     out = _conditional(home, k, found)
-    assert home.y is not None
-    return out.sums(home.y, home.cell.parameters.noise)
+    assert home.own is not None
+    own = home.cell.rows_at(home.own)
+    return out.sums(own.y, own.noise_of(home.cell.parameters.noise))

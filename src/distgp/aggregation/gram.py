@@ -2,7 +2,8 @@
 
 With ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H, the full GP's mean f* minimises R(g) = ‖y − g(X)‖² + σ²‖g‖²_H
 and R(g) = R(f*) + ‖g − f*‖². So the best combination of functions f_i solves Gβ = b with
-G_ij = ⟨f_i, f_j⟩ and b_i = ⟨f*, f_i⟩ = yᵀf_i(X). Every shard adds the part of its own rows.
+G_ij = ⟨f_i, f_j⟩ and b_i = ⟨f*, f_i⟩ = yᵀf_i(X). Every shard adds the part of its own rows; where rows
+have weights, or noise of their own, each row is divided by the root of its noise in units of σ².
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.basis import Basis, sum_of
 from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.data.shard import Shard
 from distgp.experts import ExactPosterior, Posterior, SparsePosterior
 from distgp.experts.base import Means, chunk_rows
 
@@ -98,9 +100,19 @@ def trial_sums(posterior: Posterior, means: list[Means], basis: Basis | None) ->
             S = torch.cat([S, basis.at(chunk.X) / basis.parameters.noise.sqrt()])
         if chunk.mask is not None:
             S = S * chunk.mask
+        S, y = in_noise_units(chunk, S)
         gram += S @ S.mT
-        right += S @ chunk.y.to(WIDE)
+        right += S @ y
     return TrialSums(gram, right, inner if exact else rkhs_inner(posterior, means))
+
+
+def in_noise_units(rows: Shard, S: Tensor) -> tuple[Tensor, Tensor]:
+    """Values S (M, n) of functions on rows, and the targets, over the root of each row's noise / σ²."""
+    y = rows.y.to(WIDE)
+    if rows.noise_factor is None:
+        return S, y
+    root = rows.noise_factor.to(WIDE).rsqrt()
+    return S * root, y * root
 
 
 def means_of(ensemble: Ensemble) -> list[Means]:
@@ -142,8 +154,9 @@ def normal_equations(ensemble: Ensemble, sums: list[TrialSums]) -> NormalEquatio
 def sampled_equations(ensemble: Ensemble, size: int, seed: int) -> NormalEquations:
     """The normal equations from a sample of rows: data terms scaled up, the RKHS term whole."""
     means, sample = means_of(ensemble), ensemble.central(size, seed)
-    F, scale = means_at(means, sample.X), float(ensemble.sizes().sum()) / sample.n
-    G, b = scale * F @ F.mT, scale * F @ sample.y.to(WIDE)
+    F, y = in_noise_units(sample, means_at(means, sample.X))
+    scale = float(ensemble.sizes().sum()) / sample.n
+    G, b = scale * F @ F.mT, scale * F @ y
     if ensemble.shares_hyperparameters:
         inner = ensemble.map(rkhs_inner, means)
         G = G + ensemble.noise().to(WIDE) * symmetric(inner)

@@ -18,6 +18,7 @@ from distgp.aggregation.base import (
     joined,
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.aggregation.gram import in_noise_units
 from distgp.experts import Posterior, Prediction
 
 ROWS_PER_EXPERT = 10
@@ -68,8 +69,9 @@ class OptLocal(Aggregator):
         sample = ensemble.central(self.n_eval or ROWS_PER_EXPERT * M, self.seed)
         out = joined(ensemble.map(_predictions, sample.X))
         g = (M * precision_shares(out.variance) * out.mean).to(WIDE)
+        g, y = in_noise_units(sample, g)
         # A system of M + 1 unknowns: small, and fastest where no kernel has to be launched.
-        sums = (g @ torch.cat([g, sample.y.to(WIDE)[None]]).mT).cpu()
+        sums = (g @ torch.cat([g, y[None]]).mT).cpu()
         return constrained(sums[:, :M], sums[:, M], self.ridge).to(g.device)
 
 

@@ -135,8 +135,9 @@ def eliminate(
 
 
 def _prior_trace(posterior: Posterior) -> Tensor:
-    """Σ k(x, x) over a worker's rows."""
+    """Σ k(x, x) over a worker's rows, each in units of its own noise."""
     rows = posterior.rows_held()
     prior = posterior.prior(rows.X)
+    prior = prior if rows.noise_factor is None else prior / rows.noise_factor
     real = prior if rows.mask is None else torch.where(rows.mask, prior, 0.0)
     return real.sum(dtype=WIDE)

@@ -8,7 +8,7 @@ them over workers, and any engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -191,7 +191,7 @@ def _offer(item: HoldsRows, size: int, seed: int) -> Offer:
     start = torch.arange(best.shape[0], device=best.device)[:, None] * batch.n
     real = rank < batch.sizes.long()[:, None]
     chosen = batch.flatten().take((which + start)[real])
-    return Offer(Shard(chosen.X, chosen.y, chosen.rows), rank[real], best[real])
+    return Offer(replace(chosen, mask=None), rank[real], best[real])
 
 
 def _sampled(batch: Shard, share: float, seed: int) -> Shard:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,10 @@ class Shard:
     mask : Tensor of shape (*batch, n), optional
         False on padding. Shards of different lengths are padded by `stack`; padding changes no
         result.
+    weight : Tensor of shape (*batch, n), optional
+        How many copies each row counts as, positive; one by default.
+    noise : Tensor of shape (*batch, n), optional
+        The factor of the noise variance σ² in each row, positive; one by default.
 
     Examples
     --------
@@ -41,9 +46,17 @@ class Shard:
     y: Tensor
     rows: Tensor
     mask: Tensor | None = None
+    weight: Tensor | None = None
+    noise: Tensor | None = None
 
     @staticmethod
-    def of(X: Tensor | np.ndarray, y: Tensor | np.ndarray, rows: Tensor | None = None) -> Shard:
+    def of(
+        X: Tensor | np.ndarray,
+        y: Tensor | np.ndarray,
+        rows: Tensor | None = None,
+        weight: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> Shard:
         """Build one shard from inputs (n, d) and targets (n,), checked.
 
         Parameters
@@ -52,6 +65,8 @@ class Shard:
             Finite floating-point values of one dtype on one device.
         rows : Tensor, optional
             The rows' numbers in the whole data set, 0 … n − 1 by default.
+        weight, noise : Tensor, optional
+            Copies that each row counts as, and factors of σ², both positive.
 
         Returns
         -------
@@ -76,7 +91,7 @@ class Shard:
             )
         if rows is None:
             rows = torch.arange(len(y), device=X.device)
-        return Shard(X, y, rows)
+        return Shard(X, y, rows, None, weight, noise)
 
     @property
     def n(self) -> int:
@@ -105,6 +120,34 @@ class Shard:
             return self.X.new_full(self.batch, self.n)
         return self.mask.sum(-1).to(self.X.dtype)
 
+    @property
+    def noise_factor(self) -> Tensor | None:
+        """What σ² is multiplied by in each row, (*batch, n): noise / weight; None for 1 everywhere.
+
+        w copies of a row say of f what one row with the noise variance σ² / w says.
+        """
+        if self.weight is None:
+            return self.noise
+        return (1.0 if self.noise is None else self.noise) / self.weight
+
+    def noise_of(self, noise: Tensor) -> Tensor:
+        """The noise variance of every row, (*batch, n), given σ² (*batch,)."""
+        factor = self.noise_factor
+        wide = noise[..., None].expand(*torch.broadcast_shapes(noise.shape, self.batch), self.n)
+        return wide if factor is None else wide * factor
+
+    def of_copies(self, noise: Tensor) -> Tensor | float:
+        """What −log p of w copies of each row has more than that of one row with noise σ²/w, (*batch,).
+
+        N(y; f, σ²)ʷ = N(y; f, σ²/w) · (2πσ²)^−(w−1)/2 · w^−½, so that the difference is
+        Σ ½(w − 1) log 2πσ² + ½ log w.
+        """
+        if self.weight is None:
+            return 0.0
+        variance = noise[..., None] * (1.0 if self.noise is None else self.noise)
+        each = (self.weight - 1.0) * (2.0 * math.pi * variance).log() + self.weight.log()
+        return 0.5 * (each if self.mask is None else torch.where(self.mask, each, 0.0)).sum(-1)
+
     def rows_held(self) -> Shard:
         """Return the shard itself: what `distgp.data.sample` draws rows from."""
         return self
@@ -115,10 +158,15 @@ class Shard:
             return self
         return replace(self, y=self.y[..., column].contiguous())
 
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Shard:
+        """The same shard with every one of its tensors changed."""
+        given = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        changed = {name: None if v is None else change(v) for name, v in given.items()}
+        return Shard(**changed)  # pyright: ignore[reportArgumentType]
+
     def __getitem__(self, index: int | slice | Tensor) -> Shard:
         """Shards of a batch, by their place in it, with their padding."""
-        mask = None if self.mask is None else self.mask[index]
-        return Shard(self.X[index], self.y[index], self.rows[index], mask)
+        return self._each(lambda values: values[index])
 
     def without_padding(self) -> Shard:
         """One shard's real rows alone."""
@@ -127,32 +175,18 @@ class Shard:
     def flatten(self) -> Shard:
         """All rows of a batch as one shard, padding included."""
         k = len(self.batch)
-
-        def merged(values: Tensor) -> Tensor:
-            return values.flatten(0, k) if k else values
-
-        mask = None if self.mask is None else merged(self.mask)
-        return Shard(merged(self.X), merged(self.y), merged(self.rows), mask)
+        return self._each(lambda values: values.flatten(0, k)) if k else self
 
     def join(self, batch: Shard) -> Shard:
         """A batch whose shards each begin with the rows of this one."""
-        M = batch.count
-        mask = None
-        if batch.mask is not None:
-            real = torch.ones(M, self.n, dtype=torch.bool, device=self.X.device)
-            mask = torch.cat([real, batch.mask], -1)
-        return Shard(
-            torch.cat([self.X.expand(M, *self.X.shape), batch.X], -2),
-            torch.cat([self.y.expand(M, -1), batch.y], -1),
-            torch.cat([self.rows.expand(M, -1), batch.rows], -1),
-            mask,
+        return _joined(
+            [self._each(lambda values: values.expand(batch.count, *values.shape)), batch], 1
         )
 
     def take(self, which: Tensor | slice) -> Shard:
         """The chosen rows, as a shard."""
         at = (*(slice(None) for _ in self.batch), which)
-        mask = None if self.mask is None else self.mask[at]
-        return Shard(self.X[at], self.y[at], self.rows[at], mask)
+        return self._each(lambda values: values[at])
 
     def chunks(self, size: int) -> Iterator[Shard]:
         """Consecutive views of at most `size` rows."""
@@ -162,9 +196,9 @@ class Shard:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Shard:
         """The same shard on another device or in another dtype."""
-        mask = None if self.mask is None else self.mask.to(device)
-        X, y = self.X.to(device=device, dtype=dtype), self.y.to(device=device, dtype=dtype)
-        return replace(self, X=X, y=y, rows=self.rows.to(device), mask=mask)
+        return self._each(
+            lambda values: values.to(device, dtype if values.is_floating_point() else None)
+        )
 
 
 def stack(shards: Sequence[Shard]) -> Shard:
@@ -183,15 +217,21 @@ def stack(shards: Sequence[Shard]) -> Shard:
     if not shards:
         raise ValueError("expected at least one shard, got none")
     lengths = [shard.n for shard in shards]
-    n = max(lengths)
-    mask = None
+    n, shards = max(lengths), _completed(shards, "weight", "noise")
     if min(lengths) < n or any(shard.mask is not None for shard in shards):
-        mask = torch.stack([_padded_mask(shard, n) for shard in shards])
+        shards = [replace(shard, mask=_mask_of(shard)) for shard in shards]
+
+    def padded(name: str, fill: float) -> Any:
+        parts = [getattr(shard, name) for shard in shards]
+        return None if parts[0] is None else torch.stack([_padded(part, n, fill) for part in parts])
+
     return Shard(
         X=torch.stack([_repeat_first(shard.X, n) for shard in shards]),
-        y=torch.stack([_padded(shard.y, n, 0.0) for shard in shards]),
-        rows=torch.stack([_padded(shard.rows, n, -1) for shard in shards]),
-        mask=mask,
+        y=padded("y", 0.0),
+        rows=padded("rows", -1),
+        mask=padded("mask", False),
+        weight=padded("weight", 1.0),
+        noise=padded("noise", 1.0),
     )
 
 
@@ -204,12 +244,33 @@ def unstack(batch: Shard) -> list[Shard]:
 
 def concatenate(shards: Sequence[Shard]) -> Shard:
     """One shard with the rows of all, in order."""
-    shards = [shard.without_padding() for shard in shards]
-    return Shard(
-        torch.cat([s.X for s in shards]),
-        torch.cat([s.y for s in shards]),
-        torch.cat([s.rows for s in shards]),
-    )
+    return _joined([shard.without_padding() for shard in shards], 0)
+
+
+def _joined(shards: Sequence[Shard], dim: int) -> Shard:
+    """Shards one after the other, with one or no leading batch dimension."""
+    shards = _completed(shards, "weight", "noise")
+    if any(shard.mask is not None for shard in shards):
+        shards = [replace(shard, mask=_mask_of(shard)) for shard in shards]
+
+    def cat(name: str) -> Any:
+        parts = [getattr(shard, name) for shard in shards]
+        return None if parts[0] is None else torch.cat(parts, dim)
+
+    return Shard(*(cat(spec.name) for spec in fields(Shard)))
+
+
+def _completed(shards: Sequence[Shard], *names: str) -> Sequence[Shard]:
+    """The same shards; where one has a weight or a noise, the others get ones."""
+    for name in names:
+        if any(getattr(shard, name) is not None for shard in shards):
+            shards = [
+                shard
+                if getattr(shard, name) is not None
+                else replace(shard, **{name: torch.ones_like(shard.X[..., 0])})
+                for shard in shards
+            ]
+    return shards
 
 
 def _all_finite(values: Tensor) -> bool:
@@ -229,8 +290,7 @@ def _padded(values: Tensor, n: int, fill: float) -> Tensor:
     return torch.cat([values, values.new_full((n - len(values), *values.shape[1:]), fill)])
 
 
-def _padded_mask(shard: Shard, n: int) -> Tensor:
-    mask = shard.mask
-    if mask is None:
-        mask = torch.ones(shard.n, dtype=torch.bool, device=shard.X.device)
-    return _padded(mask, n, False)
+def _mask_of(shard: Shard) -> Tensor:
+    if shard.mask is not None:
+        return shard.mask
+    return torch.ones(shard.X.shape[:-1], dtype=torch.bool, device=shard.X.device)

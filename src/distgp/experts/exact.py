@@ -53,9 +53,12 @@ class GaussianNLL(torch.autograd.Function):
 
 
 def noisy_covariance(parameters: Parameters, shard: Shard) -> Tensor:
-    """K̃ = k(X, X) + σ²I. Padding becomes rows of the identity: log-determinant 0, no influence."""
+    """K̃ = k(X, X) + σ²I, or with each row's own noise.
+
+    Padding becomes rows of the identity: log-determinant 0, no influence.
+    """
     K = parameters.kernel(shard.X)
-    noise = parameters.noise[..., None]
+    noise = shard.noise_of(parameters.noise)
     if shard.mask is not None:
         K = torch.where(shard.mask[..., :, None] & shard.mask[..., None, :], K, 0.0)
         noise = torch.where(shard.mask, noise, 1.0)
@@ -72,9 +75,10 @@ class ExactExpert(Expert):
         return n * n
 
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
-        """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π)."""
+        """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π), of all copies where rows have weights."""
         nll = GaussianNLL.apply(noisy_covariance(parameters, shard), shard.y)
-        return nll + 0.5 * math.log(2.0 * math.pi) * shard.sizes
+        normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
+        return nll + normaliser + shard.of_copies(parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""

@@ -65,10 +65,16 @@ class NearestExpert(Expert):
             _, index = rows.search.nearest_before(rows.search.coordinates, place, k)
             index = torch.cat([index, place[:, None]], -1)
             real, at = index >= 0, index.clamp_min(0)
-        V = rows.V
-        return negative_log_likelihood(
-            rows.parameters, rows.X[at], rows.y[at], None if V is None else V[at], real
+        V, factor = rows.V, rows.factor
+        value = negative_log_likelihood(
+            rows.parameters,
+            rows.X[at],
+            rows.y[at],
+            None if V is None else V[at],
+            real,
+            None if factor is None else factor[at],
         )
+        return value + shard.of_copies(rows.parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> NearestPosterior:
         """Keep the rows: what depends on all of them is computed when it is first needed."""

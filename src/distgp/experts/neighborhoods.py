@@ -79,13 +79,22 @@ class Whitened(torch.autograd.Function):
 
 
 def residual_matrix(
-    parameters: Parameters, X: Tensor, V: Tensor | None, real: Tensor | None
+    parameters: Parameters,
+    X: Tensor,
+    V: Tensor | None,
+    real: Tensor | None,
+    factor: Tensor | None = None,
 ) -> Tensor:
-    """S = r(X, X) + σ²I for batches of rows X (B, q, d); where not `real`, rows of the identity."""
+    """S = r(X, X) + σ²I for batches of rows X (B, q, d); where not `real`, rows of the identity.
+
+    With a `factor` (B, q) the noise variance of each row is σ² times that.
+    """
     S = parameters.kernel(X)
     if V is not None:
         S = S - V @ V.mT
     noise = parameters.noise[..., None].expand(S.shape[:-1])
+    if factor is not None:
+        noise = noise * factor
     if real is not None and not bool(real.all()):
         S = torch.where(real[..., :, None] & real[..., None, :], S, 0.0)
         noise = torch.where(real, noise, 1.0)
@@ -98,6 +107,7 @@ def negative_log_likelihood(
     y: Tensor,
     V: Tensor | None,
     real: Tensor,
+    factor: Tensor | None = None,
 ) -> Tensor:
     """−log p of the last row of every set given the others, summed; with V, of all jointly.
 
@@ -113,12 +123,14 @@ def negative_log_likelihood(
         Their v(x), where there is a global part.
     real : Tensor of shape (B, k + 1)
         False where a row has fewer neighbours.
+    factor : Tensor of shape (B, k + 1), optional
+        What σ² is multiplied by in each row.
 
     Returns
     -------
     Tensor of shape ()
     """
-    S = residual_matrix(parameters, X, V, real)
+    S = residual_matrix(parameters, X, V, real, factor)
     Y = torch.where(real, y, 0.0)[..., None]
     if V is not None:
         Y = torch.cat([Y, torch.where(real[..., None], V, 0.0)], -1)
@@ -178,7 +190,7 @@ class Conditional:
     h: Tensor | None
 
     def sums(self, y: Tensor, noise: Tensor) -> GlobalSums:
-        """Σuuᵀ and Σut of rows with targets y."""
+        """Σuuᵀ and Σut of rows with targets y and these noise variances, one each or one for all."""
         assert self.h is not None and self.variance is not None
         s = (self.variance + noise).sqrt()
         u, t = self.h / s[:, None], (y - self.mean) / s
@@ -205,6 +217,7 @@ def conditional(
     y: Tensor,
     V: Tensor | None,
     real: Tensor,
+    factor: Tensor | None = None,
     with_variance: bool = True,
 ) -> Conditional:
     """f at points given their neighbours, and w.
@@ -221,6 +234,8 @@ def conditional(
         The neighbours, their targets, and their v.
     real : Tensor of shape (B, k)
         False where a point has fewer neighbours.
+    factor : Tensor of shape (B, k), optional
+        What σ² is multiplied by in each neighbour.
     with_variance : bool, default=True
         Whether variances are wanted.
 
@@ -228,7 +243,7 @@ def conditional(
     -------
     Conditional
     """
-    S = residual_matrix(parameters, X, V, real)
+    S = residual_matrix(parameters, X, V, real, factor)
     c = parameters.kernel(x[:, None, :], X)[:, 0, :]
     if v is not None and V is not None:
         c = c - (V @ v[..., None])[..., 0]
@@ -270,7 +285,14 @@ class OrderedRows:
         order = priority.argsort()
         self.parameters = widened(parameters)
         self.priority = priority[order]
-        self.X, self.y = rows.X[order].double(), rows.y[order].double()
+        rows = rows.take(order).to(dtype=torch.float64)
+        self.X, self.y, self.factor = rows.X, rows.y, rows.noise_factor
+
+    def rows_at(self, which: Tensor | slice) -> Shard:
+        """Some of the rows as a shard, numbered by their places, with the factors of their noise."""
+        place = torch.arange(len(self.X), device=self.X.device)[which]
+        factor = None if self.factor is None else self.factor[which]
+        return Shard(self.X[which], self.y[which], place, noise=factor)
 
     @cached_property
     def search(self) -> Neighbors | CorrelationNeighbors:
@@ -333,7 +355,7 @@ class OrderedRows:
 
     def sums(self, k: int) -> GlobalSums:
         """Σuuᵀ and Σut over all rows, each given its k nearest before it."""
-        V = self.V
+        V, k = self.V, min(k, max(1, len(self.X) - 1))
         assert V is not None
         m = V.shape[1]
         total = GlobalSums(V.new_zeros(m, m), V.new_zeros(m))
@@ -344,7 +366,9 @@ class OrderedRows:
 
         def part(some: Tensor) -> GlobalSums:
             out = self.given_rows(self.X[some], V[some], neighbours[some])
-            return out.sums(self.y[some], noise)
+            return out.sums(
+                self.y[some], noise if self.factor is None else noise * self.factor[some]
+            )
 
         for group in place.split(SEARCHED_AT_ONCE):  # so that few parts are held at a time
             for found in on_threads(part, group.split(self.points_at_once(k))):
@@ -357,7 +381,10 @@ class OrderedRows:
         """f at points given the rows with these places; -1 for none."""
         real, at = index >= 0, index.clamp_min(0)
         V = None if self.V is None else self.V[at]
-        return conditional(self.parameters, x, v, self.X[at], self.y[at], V, real, with_variance)
+        factor = None if self.factor is None else self.factor[at]
+        return conditional(
+            self.parameters, x, v, self.X[at], self.y[at], V, real, factor, with_variance
+        )
 
     def predict(self, X: Tensor, k: int, part: GlobalPart | None) -> Prediction:
         """Mean and latent variance at the rows of X, given the k nearest rows of each."""
@@ -372,6 +399,7 @@ class OrderedRows:
 
     def _at_points(self, X: Tensor, k: int, with_variance: bool) -> Iterator[Conditional]:
         """f at the rows of X given the k nearest rows of each, in chunks of bounded memory."""
+        k = min(k, len(self.X))
         size = self.points_at_once(k)
         _ = self.V  # computed once, before threads ask for it at the same time
 
@@ -391,6 +419,7 @@ def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | No
     e_i ~ N(0, d_i), so that cov f = (I − A)⁻¹(D + H B⁻¹Hᵀ)(I − A)⁻ᵀ.
     """
     wide, n, N = X.double(), len(rows.X), len(X)
+    k = min(k, n + N)
     points, located = torch.cat([rows.X, wide]), rows.located(wide)
     places = torch.arange(N, device=X.device)
     d_rows, i_rows = rows.search.nearest(located, k)
@@ -406,12 +435,12 @@ def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | No
     A = torch.zeros(N, N, dtype=wide.dtype, device=X.device)
     D, H = wide.new_zeros(N), None if v is None else torch.zeros_like(v)
     noisy = at < n
+    factor = wide.new_ones(n) if rows.factor is None else rows.factor
+    factor = torch.cat([factor, wide.new_full((N,), 1e-8)])
     for some in places.split(rows.points_at_once(k)):
         Vs = None if V is None else V[at[some]]
-        S = residual_matrix(theta, points[at[some]], Vs, real[some])
         # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
-        less = torch.where(noisy[some] | ~real[some], 0.0, theta.noise * (1.0 - 1e-8))
-        S = linalg.add_diagonal(S, -less)
+        S = residual_matrix(theta, points[at[some]], Vs, real[some], factor[at[some]])
         c = theta.kernel(wide[some][:, None, :], points[at[some]])[:, 0, :]
         prior = theta.kernel.diag(wide[some])
         if Vs is not None and v is not None:

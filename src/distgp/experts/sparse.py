@@ -49,7 +49,10 @@ class SparseSums:
     trace : Tensor of shape (*batch,)
         Σ k(x, x) / σ².
     n : Tensor of shape (*batch,)
-        The number of rows.
+        The number of rows, with weights that of all copies.
+
+    Where rows have weights w, or noise variances σ²v of their own, every term of a sum over rows is
+    multiplied by w / v.
     """
 
     travels_as: ClassVar[str] = "sums"
@@ -107,14 +110,20 @@ def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
     if rows.mask is not None:
         Kuf = torch.where(rows.mask[..., None, :], Kuf, 0.0)
         prior = torch.where(rows.mask, prior, 0.0)
+    y, n = rows.y, rows.sizes
+    if rows.noise_factor is not None:  # each row in units of its own noise
+        root = rows.noise_factor.rsqrt()
+        Kuf, prior, y = Kuf * root[..., None, :], prior * root.square(), y * root
+    if rows.weight is not None:
+        n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
     V = linalg.solve_lower(Lu, Kuf)  # σA
     noise = parameters.noise
     return SparseSums(
         AAt=V @ V.mT / noise[..., None, None],
-        Ay=(V @ rows.y[..., None])[..., 0] / noise.sqrt()[..., None],
-        yy=rows.y.square().sum(-1),
+        Ay=(V @ y[..., None])[..., 0] / noise.sqrt()[..., None],
+        yy=y.square().sum(-1),
         trace=prior.sum(-1) / noise,
-        n=rows.sizes,
+        n=n,
     )
 
 
@@ -163,7 +172,8 @@ class SparseFactors:
 def negative_bound(noise: Tensor, sums: SparseSums, factors: SparseFactors | None = None) -> Tensor:
     """−(collapsed lower bound of log p(y)), (*batch,).
 
-    ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA.
+    ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA. Where rows have noise
+    variances σ²v of their own the constant ½Σ w log v is left out.
     """
     factors = SparseFactors.of(noise, sums) if factors is None else factors
     data = sums.yy / noise - factors.c.square().sum(-1)
@@ -246,8 +256,8 @@ class SparsePosterior(Posterior):
         return self.factors.c.numel()
 
     def row_count(self) -> int:
-        """The number of rows behind the sums."""
-        return int(self.sums.n.sum())
+        """The number of rows behind the sums, with weights that of all copies."""
+        return round(float(self.sums.n.sum()))
 
     def without_rows(self) -> SparsePosterior:
         """The same posterior, whose sums are all that it needs."""

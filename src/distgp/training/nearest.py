@@ -44,6 +44,31 @@ EARLY_GAIN = 0.2
 """Nats that five rounds must gain for a stage before the last to go on."""
 
 
+OWN_NOISE = ("weight", "noise")
+"""What a shard's rows may have of their own beside inputs and targets."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhoods:
+    """Targets of training, T of them, each with its neighbours.
+
+    Parameters
+    ----------
+    X, y, real : Tensor of shape (T, k + 1, d), (T, k + 1), (T, k + 1)
+        The neighbours, and the target itself last; `real` is False where there are fewer.
+    factor : Tensor of shape (T, k + 1), optional
+        What σ² is multiplied by in each row.
+    targets : Shard
+        The targets alone.
+    """
+
+    X: Tensor
+    y: Tensor
+    real: Tensor
+    factor: Tensor | None
+    targets: Shard
+
+
 @dataclass(frozen=True)
 class NearestRows(Algorithm):
     """L-BFGS on the likelihood of sampled rows given their nearest rows before them.
@@ -86,6 +111,9 @@ class NearestRows(Algorithm):
             best = key.argsort()[: self.n_targets]
             chosen = rows.take(best)
             offered = {"X": chosen.X, "y": chosen.y, "limit": place[best], "key": key[best]}
+            for name in OWN_NOISE:
+                if (own := getattr(chosen, name)) is not None:
+                    offered[name] = own
             return Reply({}, offered)
         theta = objective.layout.unpack(message.shared["x"])
         ordered = OrderedRows(replace(theta, inducing=None), rows)
@@ -114,7 +142,8 @@ class NearestRows(Algorithm):
             )
         offers = rounds.exchange(Message({}, {})).each
         chosen = offers["key"].argsort()[: self.n_targets]
-        targets = {name: offers[name][chosen] for name in ("X", "y", "limit")}
+        names = ("X", "y", "limit", *(name for name in OWN_NOISE if name in offers))
+        targets = {name: offers[name][chosen] for name in names}
         coarse = _priority_of_first(COARSE_ROWS, float(sizes.sum())).to(targets["limit"])
         # Neighbours will change anyway before the last stage: a part of the targets will do.
         few = max(EARLY_TARGETS, self.n_targets // 8)
@@ -137,11 +166,11 @@ class NearestRows(Algorithm):
 
     def _neighbourhoods(
         self, x: Tensor, targets: dict[str, Tensor], coarse: Tensor, rounds: Rounds
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Neighbourhoods:
         """The nearest rows of all workers before each target, and the target itself last."""
         shared = {"x": x, "targets": targets["X"], "limit": targets["limit"], "coarse": coarse}
         each = rounds.exchange(Message(shared, {})).each
-        T, X, y, real = len(targets["y"]), [], [], []
+        T, X, y, real, factor = len(targets["y"]), [], [], [], []
 
         def flat(values: Tensor) -> Tensor:  # (W, T, k, …) to (T, W·k, …)
             return values.transpose(0, 1).reshape(T, -1, *values.shape[3:])
@@ -154,10 +183,19 @@ class NearestRows(Algorithm):
             X.append(rows.gather(1, order[..., None].expand(*order.shape, rows.shape[-1])))
             y.append(flat(each[f"y{i}"]).gather(1, order))
             real.append(torch.isfinite(square))
-        X.append(targets["X"][:, None])
-        y.append(targets["y"][:, None])
+            if f"factor{i}" in each:
+                factor.append(flat(each[f"factor{i}"]).gather(1, order))
+        own = [None if (v := targets.get(name)) is None else v.double() for name in OWN_NOISE]
+        last = Shard(targets["X"], targets["y"], targets["limit"], None, *own)
+        X.append(last.X[:, None])
+        y.append(last.y[:, None])
         real.append(torch.ones_like(real[0][:, :1]))
-        return torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1)
+        if last.noise_factor is not None:
+            factor.append(last.noise_factor[:, None])
+        found = torch.cat(factor, 1).double() if factor else None
+        return Neighbourhoods(
+            torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1), found, last
+        )
 
     def _starts(
         self,
@@ -192,7 +230,7 @@ class NearestRows(Algorithm):
         self,
         objective: Objective,
         x: Tensor,
-        sets: tuple[Tensor, Tensor, Tensor],
+        sets: Neighbourhoods,
         rounds: Rounds,
         budget: int,
         last: bool = False,
@@ -228,7 +266,7 @@ class NearestRows(Algorithm):
         return search.x
 
 
-def _value(objective: Objective, x: Tensor, sets: tuple[Tensor, Tensor, Tensor]) -> float:
+def _value(objective: Objective, x: Tensor, sets: Neighbourhoods) -> float:
     """The objective, infinite where it cannot be computed."""
     value = float(evaluate(objective, x, sets, gradient=False)[0])
     return value if value == value else float("inf")
@@ -237,23 +275,26 @@ def _value(objective: Objective, x: Tensor, sets: tuple[Tensor, Tensor, Tensor])
 def evaluate(
     objective: Objective,
     x: Tensor,
-    sets: tuple[Tensor, Tensor, Tensor],
+    sets: Neighbourhoods,
     gradient: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
-    X, y, real = sets
-    size = chunk_rows(6 * X.shape[1] ** 2, X.device)
+    size = chunk_rows(6 * sets.X.shape[1] ** 2, sets.X.device)
 
     def part(start: int) -> tuple[Tensor, Tensor]:
         some, point = slice(start, start + size), x.detach().requires_grad_(gradient)
         theta = widened(replace(objective.layout.unpack(point), inducing=None))
-        value = negative_log_likelihood(theta, X[some], y[some], None, real[some])
+        factor = None if sets.factor is None else sets.factor[some]
+        value = negative_log_likelihood(
+            theta, sets.X[some], sets.y[some], None, sets.real[some], factor
+        )
+        value = value + sets.targets.take(some).of_copies(theta.noise)
         return value.detach(), _slope(value, point, gradient)
 
     try:
         with torch.set_grad_enabled(gradient), warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # passing by a hard θ is no news
-            found = on_threads(part, range(0, len(X), size))
+            found = on_threads(part, range(0, len(sets.X), size))
             total = torch.stack([value for value, _ in found]).sum(0)
             slope = torch.stack([part for _, part in found]).sum(0)
             if objective.priors:
@@ -280,7 +321,8 @@ def _nearest_among(
     limit = (before - start).clamp(0, len(search))
     square, index = search.nearest_before(ordered.located(targets), limit, k)
     at = index.clamp_min(0) + start
-    return [("square", square), ("X", ordered.X[at]), ("y", ordered.y[at])]
+    found = [("square", square), ("X", ordered.X[at]), ("y", ordered.y[at])]
+    return found if ordered.factor is None else [*found, ("factor", ordered.factor[at])]
 
 
 def _priority_of_first(count: int, n: float) -> Tensor:

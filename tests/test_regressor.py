@@ -46,7 +46,13 @@ def naive_gp(X, y, X_new):
         DistributedGPRegressor(),
         DistributedGPRegressor(expert="sparse", n_experts=2),
         DistributedGPRegressor(expert="exact", n_experts=2, training="fedavg", n_iter=5),
-    ]
+    ],
+    # Copies of rows are divided over several experts in another way: the law holds for given shards.
+    expected_failed_checks=lambda estimator: (
+        {"check_sample_weight_equivalence_on_dense_data": "shards of copies differ"}
+        if estimator.n_experts == 2
+        else {}
+    ),
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -362,7 +368,7 @@ BAD_OPTIONS = [
     ({"n_inducing": -1}, "n_inducing must be a positive integer"),
     ({"expert": "sparse", "n_inducing": np.ones((3, 5))}, r"inducing inputs of shape \(m, 2\)"),
     ({"aggregation": "best"}, "aggregation must be one of 'poe'.* got 'best'"),
-    ({"kernel": "gauss"}, "kernel must be one of 'rbf'.* got 'gauss'"),
+    ({"kernel": "gauss"}, "no kernel 'gauss' at character 1: there are 'rbf'"),
     ({"kernel": distgp.RBF([1.0, 2.0, 3.0])}, "3 values, one a column, but looks at 2 columns"),
     ({"noise": 0.0}, "noise must be a positive, finite variance, got 0"),
     ({"noise": float("nan")}, "noise must be a positive, finite"),

@@ -21,6 +21,8 @@ from distgp import (
 )
 from distgp import summary as module
 from distgp.choice import Choice, Trial
+from distgp.data.column import Column
+from distgp.data.encoding import Columns
 from distgp.kernels import Kernel
 from distgp.summary import feature_relevance, noise_sd, summary
 
@@ -259,3 +261,72 @@ def test_what_is_not_fitted_is_refused():
 
 def test_the_examples_in_the_docstrings():
     assert doctest.testmod(module).failed == 0
+
+
+SKY = Columns("y", (Column("temp", "number"), Column("sky", "category", ("clear", "grey", "rain"))))
+
+
+@pytest.fixture(scope="module")
+def weather():
+    """Rows of a table with a number and a text, encoded, and the names of the features."""
+    rng = np.random.default_rng(0)
+    temp, sky = rng.normal(10, 5, 90), rng.choice(3, 90, p=[0.6, 0.3, 0.1])
+    X = np.column_stack([temp, sky[:, None] == np.arange(3)]).astype(float)
+    return X, temp + 3.0 * sky
+
+
+def of_table(kernel, X, y):
+    gp = given(kernel, X, y)
+    gp.table_, gp.feature_names_in_ = SKY, np.array(SKY.features, dtype=object)
+    return gp
+
+
+def test_a_text_whose_features_share_a_lengthscale_has_one_line(weather):
+    X, y = weather
+    gp = of_table(2.0 * Matern52([1.0, 2.0], shared=(0, 1, 1, 1)), X, y)
+    found, scale = summary(gp), X.std(0)
+    expected = {"temp": scale[0], "sky": 2.0 * float(np.exp(np.log(scale[1:]).mean()))}
+    assert values(found, "lengthscale") == pytest.approx(expected)
+    titles, lines = found.targets[0].table(found.columns, found.shared)
+    assert titles == ["column", "lengthscale", "relevance"]
+    assert [line[0] for line in lines] == ["temp", "sky"]
+    assert [line[2] for line in lines] == ["0.400", "0.600"]
+    assert (
+        "sky=" not in str(found)
+        and "sky=" not in found.html()
+        and "less relevance" not in str(found)
+    )
+    expanded = of_table(2.0 * Matern52([1.0, 2.0, 2.0, 2.0]), X, y)
+    np.testing.assert_allclose(feature_relevance(gp), feature_relevance(expanded))
+    assert summary(expanded).shared == {} and "sky=rain" in str(summary(expanded))
+    plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert plain["shared"] == {"sky": [1, 2, 3]} and len(plain["targets"][0]["relevance"]) == 4
+
+
+def test_of_parameters_that_differ_between_features_of_a_text_the_range_is_shown(weather):
+    kernel = RBF([1.0, 2.0], shared=(0, 1, 1, 1)) + Linear() + RBF(3.0, active_dims=[1, 2, 3])
+    found = summary(of_table(kernel, *weather))
+    slopes = [q.value for q in found.targets[0].quantities if q.name == "slope sd"]
+    assert len(slopes) == 4 and f"{min(slopes[1:]):.4g} to {max(slopes[1:]):.4g}" in str(found)
+    assert found.targets[0].kernel == ("RBF", "Linear", "RBF(sky)")
+
+
+def test_columns_of_arrays_that_share_a_lengthscale_go_by_all_of_their_names(rows):
+    found = summary(given(RBF([1.0, 2.0], shared=(0, 1, 0)), *rows))
+    assert found.shared == {"x0, x2": (0, 2)}
+    lines = [line.split("  ")[0] for line in str(found).splitlines()]
+    assert "x0, x2" in lines and "x1" in lines and "x0" not in lines
+
+
+def test_experts_with_shared_lengthscales_of_their_own_have_a_range(rows):
+    kernel = RBF([1.0, 2.0], shared=(0, 1, 1))
+    gp = DistributedGPRegressor(kernel=kernel, n_experts=3, training="independent", n_iter=3)
+    found, scaling = summary(gp.fit(*rows)), gp.models_[0].scaling
+    lengths = gp.kernel_.lengthscale.numpy()
+    assert lengths.shape == (3, 2)
+    (first, second) = [q for q in found.targets[0].quantities if q.name == "lengthscale"]
+    assert (first.column, second.column) == ("x0", "x1, x2")
+    scale = float(np.sqrt(scaling.x_scale[1] * scaling.x_scale[2]))
+    ends = (lengths[:, 1].min() * scale, lengths[:, 1].max() * scale)
+    assert (second.low, second.high) == pytest.approx(ends)
+    assert feature_relevance(gp).sum() == pytest.approx(1)

@@ -67,6 +67,45 @@ KERNELS_TRIED = ("matern52", "rbf", "matern52 + linear", "rbf + linear", "linear
 """What kernel="auto" stands for."""
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Training rows in this process, as numbers, with all that was given for each.
+
+    Parameters
+    ----------
+    X, y : ndarray of shape (n, d) and (n,) or (n, targets)
+        Inputs and targets.
+    weight, noise : ndarray of shape (n,), optional
+        How many copies each row counts as, and the noise variance of its target.
+    time, groups : array-like of shape (n,), optional
+        When each row was observed, and the group that it belongs to.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray | None = None
+    noise: np.ndarray | None = None
+    time: Any = None
+    groups: Any = None
+
+    @property
+    def own_noise(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Weights and noise variances."""
+        return self.weight, self.noise
+
+    @property
+    def options(self) -> dict[str, np.ndarray | None]:
+        """Weights and noise variances as `fit` takes them."""
+        return {"sample_weight": self.weight, "noise_variance": self.noise}
+
+    def take(self, which: np.ndarray) -> Rows:
+        """Some of the rows."""
+        time = self.time if self.time is None or not hasattr(self.time, "iloc") else self.time.array
+        more = (self.weight, self.noise, time, self.groups)
+        kept = (None if v is None else np.asarray(v)[which] for v in more)
+        return Rows(self.X[which], self.y[which], *kept)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A way to fit.
@@ -159,8 +198,8 @@ def choose(
     estimator: Any,
     kind: str,
     kernel: Any,
-    X: np.ndarray,
-    y: np.ndarray,
+    columns: Any,
+    rows: Rows,
     divisions: Divisions,
     seed: int,
 ) -> tuple[Candidate, Choice]:
@@ -174,7 +213,9 @@ def choose(
         The kind of expert where nothing is measured.
     kernel : str or Kernel
         The kernel of candidates that have none of their own.
-    X, y : ndarray
+    columns : Columns or None
+        What the inputs were made of, where they have names.
+    rows : Rows
         All rows.
     divisions : list of (ndarray, ndarray)
         Places of the rows to learn from, and of those to predict.
@@ -186,14 +227,16 @@ def choose(
     best : Candidate
     choice : Choice
     """
-    places = np.concatenate([test for _, test in divisions])
+    X, y, places = rows.X, rows.y, np.concatenate([test for _, test in divisions])
 
     def predict(candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
         parts = []
         for train, test in divisions:
-            rows = train[: candidate.rows]
+            some = rows.take(train[: candidate.rows])
             copy = _for_trial(estimator, candidate, kernel, seed)
-            parts.append(copy.fit(X[rows], y[rows]).predict(X[test], return_std=True))
+            copy.fit_columns(some.X, some.y, columns, **some.options)
+            noise = None if rows.noise is None else rows.noise[test]
+            parts.append(copy.predict(X[test], return_std=True, noise_variance=noise))
         mean, std = zip(*parts, strict=True)
         return np.concatenate(mean), np.concatenate(std)
 
@@ -210,14 +253,15 @@ def choose(
             found = [*found, *measured_all(more, predict, y[places], progress)]
             tried = [*tried, *more]
         others = baselines(X, y, divisions, seed)
-    rows, held_out = len(divisions[0][0]), len(np.unique(places))
-    return best_of(tried, found), Choice.of(estimator.validation, rows, found, others, held_out)
+    learnt, held_out = len(divisions[0][0]), len(np.unique(places))
+    return best_of(tried, found), Choice.of(estimator.validation, learnt, found, others, held_out)
 
 
 def _for_trial(estimator: Any, candidate: Candidate, kernel: Any, seed: int) -> Any:
     """An estimator with a candidate's settings, for a trial in this process."""
     given = estimator.get_params(deep=False) | {"engine": "local", "verbose": False}
     given |= {"random_state": seed, "warm_start": False, "kernel": kernel}
+    given |= {"target_transform": None, "calibrate": None}  # the targets are transformed already
     if estimator.n_experts == "cv" or not isinstance(estimator.partition, str | Partition):
         given |= {"n_experts": "auto", "partition": "random"}
     settings = candidate.settings | candidate.trial

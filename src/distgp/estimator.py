@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -19,9 +20,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from distgp import metrics, persistence
+from distgp.data import frames
+from distgp.data.column import Column
+from distgp.data.encoding import Columns
 from distgp.engines import Engine, LocalEngine
 from distgp.experts import Parameters
-from distgp.kernels import KERNELS, Kernel, Linear, Stationary
+from distgp.kernels import KERNELS, InputLayout, Kernel, Stationary, in_data_units, parse
 from distgp.summary import Summary, feature_relevance, summary
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -74,12 +78,20 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         -------
         float
         """
-        predict: Any = self.predict  # pyright: ignore[reportAttributeAccessIssue]
-        mean, std = predict(X, return_std=True, **options)
+        mean, std = self._gaussian(X, **options)
         y = np.asarray(y, dtype=np.float64)
         if y.shape != mean.shape:
             raise ValueError(f"expected targets of shape {mean.shape}, got {y.shape}")
-        return metrics.nlpd(y.ravel(), mean.ravel(), np.square(std).ravel())
+        z, log_slope = self._transformed(y)
+        return metrics.nlpd(z.ravel(), mean.ravel(), np.square(std).ravel()) - log_slope
+
+    def _gaussian(self, X: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of what is Gaussian: the target, or its transform."""
+        return self.predict(X, return_std=True, **options)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _transformed(self, y: np.ndarray) -> tuple[np.ndarray, float]:
+        """Targets as the model sees them, and the mean of the logarithm of the transform's slope."""
+        return y, 0.0
 
     def save(self, path: Path | str) -> None:
         """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
@@ -209,7 +221,12 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         return X, (y.astype(np.float64) if y.dtype.kind not in "f" else y)
 
     def _new_inputs(self, X: Any) -> np.ndarray:
+        """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
         check_is_fitted(self)
+        names = self._names()
+        if names is not None and frames.is_table(X) and not frames.is_plain(X):
+            known = Columns("", tuple(Column(name, "number") for name in names))
+            return frames.encoded(X, known, "refuse", "refuse")[0]
         checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return checked
 
@@ -320,24 +337,20 @@ def a_name(registry: Mapping[str, Any], base: type, *others: str | None) -> Chec
     return check
 
 
-def kernel_names(text: str) -> list[str]:
-    """The names in a text such as "matern52 + linear"."""
-    return [name.strip() for name in text.split("+")]
-
-
 def a_kernel(*others: str) -> Check:
-    """A kernel object, a name, names joined by "+", or one of the other values."""
+    """A kernel object, a text such as "matern52 + linear", or one of the other values."""
 
     def check(name: str, value: Any) -> None:
         if isinstance(value, Kernel) or (isinstance(value, str) and value in others):
             return
-        known = (*KERNELS, "linear")
-        if not isinstance(value, str) or not all(part in known for part in kernel_names(value)):
-            named = ", ".join(repr(choice) for choice in (*known, *others))
-            raise ValueError(
-                f"{name} must be one of {named}, names joined by '+' such as 'matern52 + linear', or a "
-                f"Kernel object, got {value!r}"
-            )
+        if isinstance(value, str):
+            parse(value)
+            return
+        known = ", ".join(repr(choice) for choice in (*KERNELS, "linear", *others))
+        raise ValueError(
+            f"{name} must be one of {known}, a text such as 'matern52 + periodic(24)', or a Kernel object, "
+            f"got {value!r}"
+        )
 
     return check
 
@@ -346,7 +359,8 @@ def one_of(*choices: Any) -> Check:
     """One of a few values."""
 
     def check(name: str, value: Any) -> None:
-        if not isinstance(value, str | bool | np.bool_) or value not in choices:
+        none = value is None and None in choices
+        if not none and (not isinstance(value, str | bool | np.bool_) or value not in choices):
             named = ", ".join(repr(choice) for choice in choices)
             raise ValueError(f"{name} must be one of {named}, got {value!r}")
 
@@ -393,79 +407,96 @@ def tensor_like(device: Any, dtype: torch.dtype) -> Tensor:
         raise ValueError(f"device {device!r} is not to be had here: {error}") from error
 
 
-def starting_parameters(
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where training starts.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        Kernel and noise variance.
+    named : bool
+        Whether the kernel was given as a text, so that bounds and the search for lengthscales are ours.
+    fixed, signals : tuple of str
+        Full paths of parameters that training leaves as they are, and of signal variances.
+    """
+
+    parameters: Parameters
+    named: bool
+    fixed: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+
+    def bounds(self, capped: bool = False) -> dict[str, tuple[float, float]]:
+        """A named kernel's parameters stay within a factor of 1,000 of where they start.
+
+        Parameters
+        ----------
+        capped : bool, default=False
+            Whether signal variances stay at or below the target's variance, which is 1 where the target
+            is standardised.
+
+        Returns
+        -------
+        dict of str to (float, float)
+            Bounds by the full path of a parameter; none for a kernel object.
+        """
+        if not self.named:
+            return {}
+        bounds = {
+            f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
+            for name, value in self.parameters.kernel.parameters().items()
+        }
+        for path in self.signals if capped else ():
+            bounds[path] = (bounds[path][0], max(LARGEST_SIGNAL, bounds[path][1] / REACH))
+        return bounds
+
+
+def start_of(
     kernel: Any,
     noise: float,
-    d: int,
+    layout: InputLayout,
     like: Tensor,
-    build: Callable[[type[Stationary], list[float]], Kernel] = lambda kind, lengths: kind(lengths),
-) -> Parameters:
+    units: str = "auto",
+    build: Callable[[type[Stationary], list[float]], Kernel] | None = None,
+) -> Start:
     """Where training starts.
 
     Parameters
     ----------
     kernel : str or Kernel
-        A kernel, or the name of one, which gets a signal variance and one lengthscale per column;
-        "linear"; or names joined by "+".
+        A kernel, or a text of `distgp.kernels.parse`. A name gets a signal variance and one lengthscale
+        per column.
     noise : float
         The noise variance.
-    d : int
-        The number of columns.
+    layout : InputLayout
+        What the columns are.
     like : Tensor
         A tensor of the dtype and on the device of the data.
+    units : {"auto", "data", "standardised"}, default="auto"
+        The units of lengthscales and periods: by default those of the data in texts, and standardised
+        ones in objects.
     build : callable, optional
         Makes a named kernel from its class and its lengthscales.
 
     Returns
     -------
-    theta : Parameters
-        Kernel and noise variance.
+    Start
     """
-    if isinstance(kernel, str):
-        a_kernel()("kernel", kernel)
+    if units == "standardised" or (units == "auto" and isinstance(kernel, Kernel)):
+        layout = replace(layout, scale=())
+    fixed, signals, named = (), (), isinstance(kernel, str)
+    if isinstance(kernel, str) and build is not None and kernel in KERNELS:
         # Points of standardised data are √d apart, so that is a lengthscale to start from.
-        parts = [
-            Linear() if name == "linear" else 1.0 * build(KERNELS[name], [math.sqrt(d)] * d)
-            for name in kernel_names(kernel)
-        ]
-        kernel = sum(parts[1:], start=parts[0])
+        kernel = 1.0 * build(KERNELS[kernel], [math.sqrt(layout.d)] * layout.d)
+        signals = ("kernel.variance",)
+    elif isinstance(kernel, str):
+        built = parse(kernel).build(layout)
+        kernel, fixed, signals = built.kernel, built.fixed, built.signals
+    else:
+        kernel = in_data_units(kernel, layout)
     start = Parameters.of(kernel, float(noise)).to(like.device, like.dtype)
-    start.kernel(like.new_zeros(1, d))  # refuses a kernel of another width
-    return start
-
-
-def default_bounds(
-    kernel: Any, start: Parameters, capped: bool = False
-) -> dict[str, tuple[float, float]]:
-    """A named kernel's parameters stay within a factor of 1,000 of where they start.
-
-    Parameters
-    ----------
-    kernel : str or Kernel
-        What the user gave: a kernel object has no bounds but the user's.
-    start : Parameters
-        Where training starts.
-    capped : bool, default=False
-        Whether the signal variance stays at or below the target's variance, which is 1 where the target
-        is standardised.
-
-    Returns
-    -------
-    dict of str to (float, float)
-        Bounds by the full path of a parameter.
-    """
-    if isinstance(kernel, Kernel):
-        return {}
-    bounds = {
-        f"kernel.{name}": (float(value.min()) / REACH, float(value.max()) * REACH)
-        for name, value in start.kernel.parameters().items()
-    }
-    names = kernel_names(kernel)
-    for place, name in enumerate(names) if capped else ():
-        path = "kernel.variance" if len(names) == 1 else f"kernel.kernels.{place}.variance"
-        if name != "linear":
-            bounds[path] = (bounds[path][0], LARGEST_SIGNAL)
-    return bounds
+    start.kernel(like.new_zeros(1, layout.d))  # refuses a kernel of another width
+    return Start(start, named, fixed, signals)
 
 
 def check_varies(targets: np.ndarray) -> None:
@@ -477,6 +508,43 @@ def check_varies(targets: np.ndarray) -> None:
             f"{which} is constant ({targets[0, constant[0]]:g} in all {len(targets)} rows), so there is "
             "nothing to learn: check the target, or give normalize=False and training=None"
         )
+
+
+def row_numbers(name: str, values: Any, n: int, least: float | None = None) -> np.ndarray | None:
+    """One finite number per row, in float64; None where nothing is given, or ones all over.
+
+    Parameters
+    ----------
+    name : str
+        What the user calls them.
+    values : array-like of shape (n,) or None
+        The numbers.
+    n : int
+        The number of rows.
+    least : float, optional
+        The least that they may be; by default they must be positive.
+
+    Returns
+    -------
+    ndarray of shape (n,) or None
+    """
+    if values is None:
+        return None
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim == 0:
+        found = np.full(n, float(found))
+    if found.shape != (n,):
+        raise ValueError(f"{name} must have one number for each of the {n} rows, got {found.shape}")
+    bad = ~np.isfinite(found) | (found <= 0.0 if least is None else found < least)
+    if bad.any():
+        expected = "positive" if least is None else f"at least {least:g}"
+        place = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} must be {expected} and finite, got {found[place]:g} in row {place}"
+        )
+    if not found.any():
+        raise ValueError(f"{name} is zero in all rows: give some rows a positive weight")
+    return found
 
 
 def labels_of(values: Any) -> np.ndarray:

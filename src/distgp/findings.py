@@ -204,7 +204,7 @@ def nothing_learnt(model: Model, fit: Fit) -> str | None:
     if moments and "noise" in result.bounds:
         n, total, squares = torch.stack(moments).sum(0).tolist()
         variance = squares / n - (total / n) ** 2
-        noise = float(model.parameters.noise.min())
+        noise = float(model.parameters.noise.min()) * (model.row_noise or 1.0)
         if noise >= ALL_NOISE * variance > 0:
             return (
                 f"nothing was learnt: the noise variance is {100 * min(1.0, noise / variance):.0f} % of "

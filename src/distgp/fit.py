@@ -363,6 +363,8 @@ def _target_variance(shards: Placement[Shard]) -> float:
 
 
 def _target_moments(batch: Shard) -> Tensor:
-    """n, Σy and Σy². The targets are standardised, so that no digits are lost."""
-    y = torch.cat([shard.y for shard in unstack(batch)]).double()
-    return torch.stack([y.new_tensor(len(y)), y.sum(), y.square().sum()]).cpu()
+    """n, Σy and Σy², of all copies. The targets are standardised, so that no digits are lost."""
+    rows = batch.flatten().without_padding()
+    y = rows.y.double()
+    w = torch.ones_like(y) if rows.weight is None else rows.weight.double()
+    return torch.stack([w.sum(), (w * y).sum(), (w * y.square()).sum()]).cpu()

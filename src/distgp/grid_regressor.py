@@ -20,21 +20,21 @@ from distgp.engines import Engine, Placement
 from distgp.estimator import (
     Check,
     GPEstimator,
+    Start,
     a_count,
     a_name,
     a_positive_number,
     an_engine,
     check_varies,
-    default_bounds,
     one_of,
     opened,
     seed_of,
-    starting_parameters,
+    start_of,
     tensor_like,
 )
 from distgp.experts import Parameters, SparseExpert
 from distgp.fit import learn
-from distgp.kernels import KERNELS, Kernel, factors, separable
+from distgp.kernels import KERNELS, InputLayout, Kernel, factors, separable
 from distgp.sparsegrid import (
     Box,
     Combination,
@@ -207,7 +207,7 @@ class SparseGridGP(GPEstimator):
             self._highest_level(d),
             self.combination,
             boundary=self.boundary,
-            kronecker=factors(self._start(d).kernel, d) is not None,
+            kronecker=factors(self._start(d).parameters.kernel, d) is not None,
             targets=targets,
             training=(self._inducing_count(d), n if rows is None else min(n, rows)),
             device=self._like().device,
@@ -273,17 +273,16 @@ class SparseGridGP(GPEstimator):
     def _fit_target(
         self, shards: Placement[Shard], scaling: Scaling, box: Box, seed: int
     ) -> SparseGridModel:
-        theta, result = self._start(box.d), None
+        start, result = self._start(box.d), None
+        theta = start.parameters
         if self.training is not None:
-            result = self._learn(shards, theta, box, seed)
+            result = self._learn(shards, start, box, seed)
             theta = replace(result.parameters, inducing=None)
         level = self._level(shards, theta, box, seed)
         posterior = condition(theta, shards, box, level, self.combination, self.boundary)
         return SparseGridModel(scaling, box, posterior, result)
 
-    def _learn(
-        self, shards: Placement[Shard], start: Parameters, box: Box, seed: int
-    ) -> TrainingResult:
+    def _learn(self, shards: Placement[Shard], start: Start, box: Box, seed: int) -> TrainingResult:
         """Learn θ by the sparse bound of the union of the grids, or of one of them."""
         levels = self._named_grid(box.d)
         if levels is None:
@@ -293,12 +292,13 @@ class SparseGridGP(GPEstimator):
         return learn(
             shards,
             SparseExpert(),
-            start,
+            start.parameters,
             PooledBound(n_iter=self.n_iter),
             inducing=Z,
             search=isinstance(self.kernel, str),
             training_rows=self._training_rows(),
-            bounds=default_bounds(self.kernel, start),
+            bounds=start.bounds(),
+            fixed=start.fixed,
             seed=seed,
             verbose=self.verbose,
         )
@@ -398,9 +398,10 @@ class SparseGridGP(GPEstimator):
         """A tensor on the device; sparse grids compute in float64."""
         return tensor_like(self.device, torch.float64)
 
-    def _start(self, d: int) -> Parameters:
+    def _start(self, d: int) -> Start:
         """Where training starts: named kernels are products over the columns."""
-        return starting_parameters(self.kernel, self.noise, d, self._like(), separable)
+        layout = InputLayout.of_array(d)
+        return start_of(self.kernel, self.noise, layout, self._like(), build=separable)
 
     def _memory_allowed(self) -> int:
         """Bytes that fitting may take."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation import Aggregator, Combined, Ensemble
+from distgp.calibration import Calibration
 from distgp.data.scaling import Scaling
+from distgp.data.transforms import Transform
 from distgp.experts import Parameters, Posterior
 from distgp.novelty import Inputs
 from distgp.training import TrainingResult
@@ -35,6 +37,15 @@ class Model:
         How θ was found.
     inputs : Inputs, optional
         What the training inputs look like; None in files of earlier versions.
+    transform : Transform, optional
+        The experts model g(y) instead of the target y.
+    calibration : Calibration, optional
+        How far errors on rows held out reach.
+    row_noise : float, optional
+        Where the training rows had noise variances of their own: their mean, standardised. σ² is a
+        factor of them then.
+
+    Predictions of g(y), where there is a transform, are called Gaussian here: only they are.
     """
 
     scaling: Scaling
@@ -43,6 +54,9 @@ class Model:
     combined: Combined
     training: TrainingResult | None
     inputs: Inputs | None = None
+    transform: Transform | None = None
+    calibration: Calibration | None = None
+    row_noise: float | None = None
 
     @property
     def parameters(self) -> Parameters:
@@ -50,7 +64,7 @@ class Model:
         return self.ensemble.parameters
 
     def mean(self, X: np.ndarray, combined: Combined | None = None) -> np.ndarray:
-        """The mean at the rows of X, without variance work where it can be avoided.
+        """The mean of y at the rows of X, without variance work where it can be avoided.
 
         Parameters
         ----------
@@ -63,31 +77,79 @@ class Model:
         -------
         ndarray of shape (N,)
         """
+        if self.transform is not None:
+            return self.predict(X, latent=False, combined=combined)[0]
         chosen = combined or self.combined
         return self.scaling.mean(chosen.mean(self.ensemble, self._inputs(X)), X)
 
     def predict(
-        self, X: np.ndarray, latent: bool, combined: Combined | None = None
+        self,
+        X: np.ndarray,
+        latent: bool,
+        combined: Combined | None = None,
+        noise: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance at the rows of X, of an observation y or of the latent f."""
-        chosen = combined or self.combined
-        out = chosen.predict(self.ensemble, self._inputs(X), observed=not latent)
-        return self.scaling.mean(out.mean, X), self.scaling.variance(out.variance)
+        """Mean and variance at the rows of X, of an observation y or of the latent f.
+
+        Parameters
+        ----------
+        X : ndarray of shape (N, d)
+            Points in the units of the data.
+        latent : bool
+            Whether f is predicted instead of y.
+        combined : Combined, optional
+            Another combination of the same experts than the model's own.
+        noise : ndarray of shape (N,), optional
+            The noise variances of these observations, in the target's units.
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (N,)
+        """
+        mean, variance = self.gaussian(X, latent, combined, noise)
+        return (
+            (mean, variance) if self.transform is None else self.transform.moments(mean, variance)
+        )
+
+    def gaussian(
+        self,
+        X: np.ndarray,
+        latent: bool,
+        combined: Combined | None = None,
+        noise: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of g(y), as `predict` has them of y."""
+        chosen, own = combined or self.combined, noise is not None or self.row_noise is not None
+        out = chosen.predict(self.ensemble, self._inputs(X), observed=not latent and not own)
+        variance = self.scaling.variance(out.variance)
+        if own and not latent:
+            variance = variance + self._observed_noise(chosen, len(X), noise)
+        return self.scaling.mean(out.mean, X), variance
 
     def covariance(
-        self, X: np.ndarray, latent: bool, combined: Combined | None = None
+        self,
+        X: np.ndarray,
+        latent: bool,
+        combined: Combined | None = None,
+        noise: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean at the rows of X, and covariance between them."""
-        mean, covariance = self._joint(X, latent, combined or self.combined)
-        return self.scaling.mean(mean, X), self.scaling.variance(covariance)
+        if self.transform is not None:
+            raise ValueError(
+                "return_cov is of Gaussian predictions, and with target_transform they are not: draw "
+                "from them with sample_y"
+            )
+        mean, covariance = self._joint(X, latent, combined or self.combined, noise)
+        return self.scaling.mean(mean, X), covariance
 
     def sample(self, X: np.ndarray, size: int, seed: int, latent: bool) -> np.ndarray:
         """Joint draws of y, or of f, at the rows of X, (N, size)."""
-        mean, covariance = self._joint(X, latent, self.combined)
-        covariance = covariance.double()
-        L = linalg.cholesky(covariance, "the covariance between test points", singular=True)
+        mean, covariance = self._joint(X, latent, self.combined, None)
+        wide = torch.as_tensor(covariance)
+        L = linalg.cholesky(wide, "the covariance between test points", singular=True)
         normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(X), size)))
-        return self.scaling.mean(mean[:, None] + L @ normal.to(L), X)
+        drawn = self.scaling.mean(mean, X)[:, None] + (L @ normal).numpy()
+        return drawn if self.transform is None else self.transform.inverse(drawn)
 
     def gathered(self) -> Model:
         """The same model with its experts in this process."""
@@ -97,7 +159,15 @@ class Model:
         self, posterior: Posterior, aggregation: Callable[[Ensemble], Aggregator]
     ) -> Model:
         """The same model with more experts, combined anew by the aggregator chosen for all."""
-        ensemble = self.ensemble.extended(posterior)
+        return self._with(self.ensemble.extended(posterior), aggregation)
+
+    def without_experts(
+        self, which: Sequence[int], aggregation: Callable[[Ensemble], Aggregator]
+    ) -> Model:
+        """The same model without these experts, the others combined anew."""
+        return self._with(self.ensemble.without(which), aggregation)
+
+    def _with(self, ensemble: Ensemble, aggregation: Callable[[Ensemble], Aggregator]) -> Model:
         method = aggregation(ensemble)
         combined = method.combine(ensemble)
         return replace(self, ensemble=ensemble, aggregation=method, combined=combined)
@@ -105,9 +175,26 @@ class Model:
     def _inputs(self, X: np.ndarray) -> Tensor:
         return self.scaling.inputs(X, self.parameters.noise)
 
-    def _joint(self, X: np.ndarray, latent: bool, combined: Combined) -> tuple[Tensor, Tensor]:
+    def _joint(
+        self, X: np.ndarray, latent: bool, combined: Combined, noise: np.ndarray | None
+    ) -> tuple[Tensor, np.ndarray]:
+        """Mean in the experts' units, and covariance in the target's."""
         inputs = self._inputs(X)
-        covariance = combined.covariance(self.ensemble, inputs)
+        covariance = self.scaling.variance(combined.covariance(self.ensemble, inputs))
         if not latent:
-            covariance = linalg.add_diagonal(covariance, combined.noise.to(covariance))
+            places = np.arange(len(X))
+            covariance[places, places] += self._observed_noise(combined, len(X), noise)
         return combined.mean(self.ensemble, inputs), covariance
+
+    def _observed_noise(
+        self, combined: Combined, n: int, given: np.ndarray | None
+    ) -> np.ndarray | float:
+        """The noise variance of observations, in the target's units.
+
+        As given, with σ² as a factor where it was one in fitting; else that of the training rows.
+        """
+        factor = float(combined.noise)
+        if given is not None:
+            return given if self.row_noise is None else factor * given
+        typical = 1.0 if self.row_noise is None else self.row_noise
+        return np.full(n, factor * typical * self.scaling.y_scale**2)

@@ -31,8 +31,9 @@ from distgp.aggregation.nested import NestedCombined
 from distgp.aggregation.opt_local import LocalCombined
 from distgp.aggregation.pooled import PooledCombined
 from distgp.aggregation.variance import WeightedCombined
+from distgp.calibration import Calibration
 from distgp.choice import Choice, Trial
-from distgp.data import PARTITIONS, Scaling, Shard, encoding
+from distgp.data import PARTITIONS, Scaling, Shard, encoding, transforms
 from distgp.engines import LocalPlacement
 from distgp.experts import (
     EXPERTS,
@@ -58,6 +59,9 @@ NAMES: dict[str, type] = {
     "model": Model,
     "scaling": Scaling,
     "inputs": Inputs,
+    "calibration": Calibration,
+    "transform/log": transforms.Log,
+    "transform/yeo-johnson": transforms.YeoJohnson,
     "choice": Choice,
     "choice/trial": Trial,
     "shard": Shard,

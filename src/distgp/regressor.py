@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from distgp import auto, choice, findings
+from distgp import auto, calibration, choice, findings, torch_module
 from distgp import novelty as new
 from distgp.aggregation import (
     AGGREGATORS,
@@ -26,17 +26,22 @@ from distgp.aggregation import (
     Combined,
     Ensemble,
 )
-from distgp.auto import is_auto
-from distgp.data import parquet, sample
+from distgp.auto import Rows, is_auto
+from distgp.calibration import Calibration
+from distgp.data import frames, parquet, sample
+from distgp.data.column import CHOICES, Column
+from distgp.data.encoding import Columns
 from distgp.data.partition import PARTITIONS, Partition, split, with_communication
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard
 from distgp.data.source import place
+from distgp.data.transforms import TRANSFORMS, Transform, transform_of
 from distgp.engines import Engine, Placement
 from distgp.estimator import (
     DTYPES,
     Check,
     GPEstimator,
+    Start,
     a_count,
     a_kernel,
     a_name,
@@ -44,20 +49,23 @@ from distgp.estimator import (
     an_engine,
     by_name,
     check_varies,
-    default_bounds,
     labels_of,
     names_given,
     one_of,
     opened,
+    row_numbers,
     seed_of,
-    starting_parameters,
+    start_of,
     tensor_like,
 )
 from distgp.experts import EXPERTS, Expert, NearestExpert, Parameters, SparseExpert
 from distgp.fit import Inducing, fit_model, new_expert
-from distgp.kernels import Kernel
+from distgp.kernels import InputLayout, Kernel
 from distgp.model import Model
 from distgp.training import ALGORITHMS, Algorithm, Independent, Prior
+
+LEAST_CALIBRATED = 50
+"""Rows that calibration needs at least."""
 
 
 def _inducing_inputs(name: str, value: Any) -> None:
@@ -216,6 +224,7 @@ class DistributedGPRegressor(GPEstimator):
         "n_neighbors": a_count(),
         "aggregation": a_name(AGGREGATORS, Aggregator, "auto"),
         "kernel": a_kernel("auto"),
+        "kernel_units": one_of("auto", "data", "standardised"),
         "noise": a_positive_number("a positive, finite variance"),
         "mean": one_of("constant", "linear"),
         "partition": _partition,
@@ -228,12 +237,20 @@ class DistributedGPRegressor(GPEstimator):
         "fixed": names_given,
         "warm_start": one_of(True, False),
         "validation": one_of(*choice.VALIDATIONS),
+        "target_transform": one_of(None, *TRANSFORMS),
+        "calibrate": one_of(None, *calibration.KINDS),
+        "missing": one_of(*CHOICES["missing"]),
+        "unknown": one_of(*CHOICES["unknown"]),
+        "dates": one_of(*CHOICES["dates"]),
+        "categorical": names_given,
         "engine": an_engine,
         "dtype": one_of(*DTYPES),
         "normalize": one_of(True, False),
         "verbose": one_of(True, False),
     }
     models_: list[Model]
+    _transforms: Sequence[Transform | None]
+    _row_noise: float | None
 
     def __init__(
         self,
@@ -243,6 +260,7 @@ class DistributedGPRegressor(GPEstimator):
         n_neighbors: int = 128,
         aggregation: str | Aggregator = "auto",
         kernel: str | Kernel = "matern52",
+        kernel_units: str = "auto",
         noise: float = 0.1,
         mean: str = "constant",
         partition: Any = "random",
@@ -255,6 +273,12 @@ class DistributedGPRegressor(GPEstimator):
         fixed: Sequence[str] = (),
         warm_start: bool = False,
         validation: str = "random",
+        target_transform: str | None = None,
+        calibrate: str | None = None,
+        missing: str = "refuse",
+        unknown: str = "refuse",
+        dates: str = "refuse",
+        categorical: Sequence[str] = (),
         engine: str | Engine = "local",
         device: str = "cpu",
         dtype: str = "float64",
@@ -268,6 +292,7 @@ class DistributedGPRegressor(GPEstimator):
         self.n_neighbors = n_neighbors
         self.aggregation = aggregation
         self.kernel = kernel
+        self.kernel_units = kernel_units
         self.noise = noise
         self.mean = mean
         self.partition = partition
@@ -280,6 +305,12 @@ class DistributedGPRegressor(GPEstimator):
         self.fixed = fixed
         self.warm_start = warm_start
         self.validation = validation
+        self.target_transform = target_transform
+        self.calibrate = calibrate
+        self.missing = missing
+        self.unknown = unknown
+        self.dates = dates
+        self.categorical = categorical
         self.engine = engine
         self.device = device
         self.dtype = dtype
@@ -287,21 +318,73 @@ class DistributedGPRegressor(GPEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, time: Any = None, groups: Any = None) -> DistributedGPRegressor:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        noise_variance: Any = None,
+        time: Any = None,
+        groups: Any = None,
+    ) -> DistributedGPRegressor:
         """Choose where the choice is left to us; divide the rows over experts, train, combine.
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-            Inputs.
+        X : array-like or table of shape (n, d)
+            Inputs. A table of pandas, polars or pyarrow may hold text, categories, dates, booleans and
+            missing values: see `missing`, `dates` and `categorical`.
         y : array-like of shape (n,) or (n, targets)
             Targets.
+        sample_weight : array-like of shape (n,), optional
+            How many copies each row counts as; rows with weight 0 are left out. Weights are not
+            normalised: twice the weights are twice the data.
+        noise_variance : array-like of shape (n,), optional
+            The noise variance of each target, in its units, squared. The noise of the model is then a
+            factor of these, which starts at 1 and is trained; `fixed=["noise"]` holds it there.
         time : array-like of shape (n,) or str, optional
             For validation="last": when each row was observed, as numbers or dates, or the name of a
-            column of X, which stays an input and so must hold numbers. By default rows are in the
-            order of time.
+            column of X, which stays an input. By default rows are in the order of time.
         groups : array-like of shape (n,) or str, optional
-            For validation="groups": the group of each row, or the name of a column of X.
+            For validation="groups" and calibrate="mondrian": the group of each row, or the name of a
+            column of X.
+
+        Returns
+        -------
+        DistributedGPRegressor
+            The estimator itself.
+        """
+        values = {
+            "sample_weight": sample_weight,
+            "noise_variance": noise_variance,
+            "time": _column(X, time, "time"),
+            "groups": _column(X, groups, "groups"),
+        }
+        with self._unchanged_on_failure():
+            self._check_parameters()
+            columns = None
+            if frames.is_table(X) and not (frames.is_plain(X) and not len(self.categorical)):
+                names = tuple(self.categorical)
+                X, y, columns, keep = frames.learnt(
+                    X, y, missing=self.missing, dates=self.dates, categorical=names
+                )
+                values = {name: _kept(value, keep, name) for name, value in values.items()}
+            return self.fit_columns(X, y, columns, **values)
+
+    def fit_columns(
+        self, X: Any, y: Any, columns: Columns | None = None, **values: Any
+    ) -> DistributedGPRegressor:
+        """Fit numbers that were made of the columns of a table.
+
+        Parameters
+        ----------
+        X, y : array-like
+            Inputs and targets, as for `fit`.
+        columns : Columns, optional
+            What the inputs were made of; the model's file holds it.
+        **values
+            What `fit` takes for each row.
 
         Returns
         -------
@@ -309,30 +392,80 @@ class DistributedGPRegressor(GPEstimator):
             The estimator itself.
         """
         with self._unchanged_on_failure():
-            return self._fit(X, y, _column(X, time, "time"), _column(X, groups, "groups"))
+            vars(self).pop("table_", None)
+            vars(self).pop("cv_results_", None)
+            X, y = self._checked(X, y)
+            self._check_parameters()
+            if columns is not None:
+                self.table_ = columns
+                self.feature_names_in_ = np.array(columns.features, dtype=object)
+            rows = self._training_rows(X, y, **values)
+            seed = seed_of(self.random_state)
+            if self.calibrate is None:
+                self._fit(rows, seed)
+                return self
+            train, held = self._calibration_rows(rows, seed)
+            self._fit(rows.take(train), seed)
+            self._calibrate(rows.take(held))
+            return self
 
-    def _fit(self, X: Any, y: Any, time: Any, groups: Any) -> DistributedGPRegressor:
-        X, y = self._checked(X, y)
-        self._check_parameters()
+    def _training_rows(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        sample_weight: Any = None,
+        noise_variance: Any = None,
+        time: Any = None,
+        groups: Any = None,
+    ) -> Rows:
+        """Check what there is for each row, and transform the targets."""
         if self.mean == "linear" and not self.normalize:
             raise ValueError("mean='linear' needs normalize=True, got normalize=False")
-        for name, given, kind in (("time", time, "last"), ("groups", groups, "groups")):
-            if given is not None and self.validation != kind:
-                raise ValueError(
-                    f"{name}= says which rows are held out where validation={kind!r}, but validation is "
-                    f"{self.validation!r}"
-                )
-        vars(self).pop("table_", None)
-        vars(self).pop("cv_results_", None)
+        if time is not None and self.validation != "last":
+            raise ValueError(
+                "time= says which rows are held out where validation='last', but validation is "
+                f"{self.validation!r}"
+            )
+        if groups is not None and self.validation != "groups" and self.calibrate != "mondrian":
+            raise ValueError(
+                "groups= says which rows are held out where validation='groups', or calibrated together "
+                f"where calibrate='mondrian', but validation is {self.validation!r} and calibrate is "
+                f"{self.calibrate!r}"
+            )
+        if noise_variance is not None and self.target_transform is not None:
+            raise ValueError(
+                "noise_variance is in the target's units, and target_transform leaves them: give one of "
+                "the two"
+            )
+        weight = row_numbers("sample_weight", sample_weight, len(X), least=0.0)
+        noise = row_numbers("noise_variance", noise_variance, len(X))
         targets = y[:, None] if y.ndim == 1 else y
         if self.normalize or self.training is not None:
             check_varies(targets)
-        seed, n = seed_of(self.random_state), len(X)
-        self._choose(X, y, time, groups, seed)
+        self._transforms = [transform_of(self.target_transform, column) for column in targets.T]
+        parts = zip(self._transforms, targets.T, strict=True)
+        z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
+        rows = Rows(X, z[:, 0] if y.ndim == 1 else z, weight, noise, time, groups)
+        if weight is None or (weight > 0).all():
+            return rows
+        if self._labels(len(X)) is not None:
+            raise ValueError(
+                "sample_weight has zeros and partition one label per row: leave those rows out of X, y "
+                "and partition"
+            )
+        return rows.take(np.flatnonzero(weight))
+
+    def _fit(self, rows: Rows, seed: int) -> None:
+        """Fit rows whose targets are transformed."""
+        X, y, n = rows.X, rows.y, len(rows.X)
+        targets = y[:, None] if y.ndim == 1 else y
+        self._choose(rows, seed)
         expert, like = self._expert(n), self._like()
-        n_experts = self._cross_validated(X, y, seed) if self.n_experts == "cv" else self.n_experts
+        n_experts = self._cross_validated(rows, seed) if self.n_experts == "cv" else self.n_experts
+        linear, blocks = self.mean == "linear", self._blocks()
         scalings = [
-            Scaling.of(X, column, self.normalize, self.mean == "linear") for column in targets.T
+            Scaling.of(X, column, self.normalize, linear, rows.weight, blocks)
+            for column in targets.T
         ]
         engine = opened(self.engine)
         n_experts = self._value("n_experts") if is_auto(n_experts) else n_experts
@@ -340,11 +473,46 @@ class DistributedGPRegressor(GPEstimator):
         columns = zip(scalings, targets.T, strict=True)
         scaled = torch.stack([s.targets(column, X, like) for s, column in columns], -1)
         inputs = scalings[0].inputs(X, like)
-        data = Shard(inputs, scaled, torch.arange(n, device=inputs.device))
+        weight, noise = (None if v is None else torch.as_tensor(v).to(like) for v in rows.own_noise)
+        numbers = torch.arange(n, device=inputs.device)
+        data = Shard(inputs, scaled, numbers, None, weight, noise)
         shards = place(engine, self._divided(data, M, seed))
         del data, scaled, inputs
+        self._row_noise = None if rows.noise is None else float(np.mean(rows.noise))
         self._fit_placed(engine, shards, scalings, expert, seed, y.ndim == 1)
-        return self
+
+    def _calibration_rows(self, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows to fit, and which to hold out for calibration, as `validation` says."""
+        n = len(rows.X)
+        if self._labels(n) is not None:
+            raise ValueError(
+                "calibrate holds out rows, and partition has one label per row: name a partition"
+            )
+        if self.calibrate == "mondrian" and rows.groups is None:
+            raise ValueError(
+                "calibrate='mondrian' needs the group of each row: fit(X, y, groups=…)"
+            )
+        if n < LEAST_CALIBRATED:
+            raise ValueError(
+                f"calibrate needs {LEAST_CALIBRATED} rows at least to hold some out, got {n}: leave it "
+                "at None"
+            )
+        kind = "random" if self.calibrate == "mondrian" else self.validation
+        given = {"time": rows.time} if kind == "last" else {}
+        given |= {"groups": rows.groups} if kind == "groups" else {}
+        share = calibration.held_out(n) / n
+        return choice.hold_out(n, kind, share=share, seed=seed + 1, **given)
+
+    def _calibrate(self, rows: Rows) -> None:
+        """Score the model's predictions of rows that it never saw."""
+        targets = rows.y[:, None] if rows.y.ndim == 1 else rows.y
+        groups = rows.groups if self.calibrate == "mondrian" else None
+        models = []
+        for model, column in zip(self.models_, targets.T, strict=True):
+            mean, variance = model.gaussian(rows.X, latent=False, noise=rows.noise)
+            scores = Calibration.of(column, mean, np.sqrt(variance), groups)
+            models.append(replace(model, calibration=scores))
+        self.models_ = models
 
     def fit_parquet(
         self,
@@ -406,6 +574,10 @@ class DistributedGPRegressor(GPEstimator):
             raise ValueError(
                 "validation='groups' needs the groups of the rows in this process: call fit instead"
             )
+        for name in ("target_transform", "calibrate"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} needs the rows in this process: call fit instead")
+        self._transforms, self._row_noise = [None], None
         data = parquet.ParquetRows.open(path)
         seed, engine = seed_of(self.random_state), opened(self.engine)
         again = self._chosen_before()
@@ -414,21 +586,22 @@ class DistributedGPRegressor(GPEstimator):
         if self._left_to_us() and not again:
             few = min(engine.workers, data.n)
             stretches, columns = parquet.place(engine, data, few, target, **options)
+            self.table_ = columns
             raw = parquet.read(stretches, columns, missing, seed)
             some = sample.drawn(raw, auto.TRIAL_SAMPLE, seed)
             del stretches, raw
             X, y = (value.cpu().numpy() for value in (some.X, some.y))
-            self._choose(X, y, some.rows.cpu().numpy(), None, seed)
+            self._choose(Rows(X, y, time=some.rows.cpu().numpy()), seed)
         expert = self._expert(data.n)
         n_experts = self._value("n_experts")
         M = self._number_of_experts(n_experts, data.n, expert, engine.workers)
         stretches, columns = parquet.place(engine, data, M, target, **options)
         raw = parquet.read(stretches, columns, missing, seed)
         d = len(columns.features)
-        scaling = parquet.scaling_of(raw, self.normalize, d)
+        self.n_features_in_, self.table_ = d, columns
+        scaling = parquet.scaling_of(raw, self.normalize, d, self._blocks())
         shards = parquet.standardise(raw, scaling, self._like())
         del raw
-        self.n_features_in_, self.table_ = d, columns
         self.feature_names_in_ = np.array(columns.features, dtype=object)
         vars(self).pop("cv_results_", None)
         self._fit_placed(engine, shards, [scaling], expert, seed, one_target=True)
@@ -448,29 +621,43 @@ class DistributedGPRegressor(GPEstimator):
         models = []
         for column, scaling in enumerate(scalings):
             one = shards.derive(Shard.target, column)
-            start, search = self._start(column)
+            if self._row_noise is not None:
+                one = one.derive(_noise_in_units, scaling.y_scale**2)
+            start, search = self._start(column, scaling.x_scale)
             options = self._training_options(expert, scaling, seed) | {"search": search}
             models.append(
                 fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)
             )
         inputs = new.Inputs.of(shards, seed, nearest=not isinstance(expert, SparseExpert))
-        models = [replace(model, inputs=inputs) for model in models]
+        level = self._row_noise
+        models = [
+            replace(
+                model,
+                inputs=inputs,
+                transform=transform,
+                row_noise=None if level is None else level / model.scaling.y_scale**2,
+            )
+            for model, transform in zip(models, self._transforms, strict=True)
+        ]
         self.models_, self._one_target, self._seed = models, one_target, seed
         self._combinations: dict[str, Sequence[Combined]] = {}
         self.engine_ = engine
         engine.users.add(self)
         findings.tell(models, self.bounds, models[0].ensemble.row_count(), targets=None)
 
-    def partial_fit(self, X: Any, y: Any) -> DistributedGPRegressor:
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, noise_variance: Any = None
+    ) -> DistributedGPRegressor:
         """Add rows as one new expert; the first call fits.
 
-        Scaling, hyperparameters and inducing inputs stay; with independent training the new expert
-        learns its own. The weights of the aggregator are computed anew. Experts on a cluster are
-        brought into this process first, as by `gather`.
+        Scaling, transform, hyperparameters and inducing inputs stay; with independent training the new
+        expert learns its own. The weights of the aggregator are computed anew. Experts on a cluster are
+        brought into this process first, as by `gather`. Calibration stays that of `fit`, and its
+        guarantee is that of the rows seen there.
 
         Parameters
         ----------
-        X, y : array-like
+        X, y, sample_weight, noise_variance
             New rows, as for `fit`.
 
         Returns
@@ -479,32 +666,95 @@ class DistributedGPRegressor(GPEstimator):
             The estimator itself.
         """
         if not hasattr(self, "models_"):
-            return self.fit(X, y)
-        X, y = self._checked(X, y, reset=False)
+            return self.fit(X, y, sample_weight, noise_variance=noise_variance)
+        columns = getattr(self, "table_", None)
+        if columns is not None and frames.is_table(X) and self._is_raw(X, columns):
+            X, keep = frames.encoded(X, columns, self.missing, self.unknown)
+            X, y = X[keep], np.asarray(y)[keep]
+            sample_weight = _kept(sample_weight, keep, "sample_weight")
+            noise_variance = _kept(noise_variance, keep, "noise_variance")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            X, y = self._checked(X, y, reset=False)
         targets = y[:, None] if y.ndim == 1 else y
         if targets.shape[1] != len(self.models_):
             raise ValueError(
                 f"expected {len(self.models_)} target columns as in fit, got {targets.shape[1]}"
             )
         self._check_parameters()
+        weight = row_numbers("sample_weight", sample_weight, len(X))
+        noise = row_numbers("noise_variance", noise_variance, len(X))
         models = []
         for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
-            like, seen = model.parameters.noise, model.ensemble.row_count()
-            rows = torch.arange(seen, seen + len(X), device=like.device)
-            inputs, scaled = model.scaling.inputs(X, like), model.scaling.targets(column, X, like)
+            shard = self._new_shard(model, X, column, weight, noise)
             expert = model.ensemble.expert
             options = self._training_options(expert, model.scaling, self._seed)
             options |= {"search": not isinstance(self.kernel, Kernel)}
             posterior = new_expert(
-                Shard.of(inputs, scaled, rows),
+                shard,
                 expert,
                 model.parameters,
-                self._starting(self.n_features_in_),
+                self._starting(model.scaling.x_scale).parameters,
                 self._algorithm(expert, self._seed),
                 **options,
             )
             models.append(model.with_expert(posterior, self._aggregator))
         self.models_, self._combinations = models, {}
+        return self
+
+    def _new_shard(
+        self,
+        model: Model,
+        X: np.ndarray,
+        y: np.ndarray,
+        weight: np.ndarray | None,
+        noise: np.ndarray | None,
+    ) -> Shard:
+        """New rows in the units of a fitted model."""
+        like, seen = model.parameters.noise, model.ensemble.row_count()
+        z = y if model.transform is None else model.transform.forward(y)
+        inputs, scaled = model.scaling.inputs(X, like), model.scaling.targets(z, X, like)
+        if noise is not None:
+            noise = noise / model.scaling.y_scale**2
+            if model.row_noise is None:  # σ² is no factor here: the rows' own noise takes its place
+                noise = noise / float(model.combined.noise)
+        elif model.row_noise is not None:
+            noise = np.full(len(X), model.row_noise)
+        own = (None if v is None else torch.as_tensor(v).to(like) for v in (weight, noise))
+        rows = torch.arange(seen, seen + len(X), device=like.device)
+        return Shard.of(inputs, scaled, rows, *own)
+
+    def drop_experts(self, which: Any) -> DistributedGPRegressor:
+        """Forget the rows of some experts; the others are combined anew.
+
+        With `partial_fit`, which adds the newest rows as the last expert, this makes a window that
+        moves over a stream: ``gp.drop_experts(0)`` forgets the oldest. Experts on a cluster are brought
+        into this process first, as by `gather`.
+
+        Parameters
+        ----------
+        which : int or sequence of int
+            Places of experts: 0 … n_experts_ − 1, or negative ones from the end. Not all of them.
+
+        Returns
+        -------
+        DistributedGPRegressor
+            The estimator itself.
+        """
+        check_is_fitted(self)
+        M = self.n_experts_
+        asked = np.atleast_1d(np.asarray(which))
+        fine = (
+            asked.dtype.kind in "iu" and asked.ndim == 1 and bool((np.abs(asked + 0.5) < M).all())
+        )
+        places = sorted({int(i) % M for i in asked}) if fine else []
+        if not places or len(places) == M:
+            raise ValueError(
+                f"which must be places of some of the {M} experts, 0 to {M - 1}, not of all, got {which!r}"
+            )
+        gathered = [model.gathered() for model in self.models_]
+        self.models_ = [model.without_experts(places, self._aggregator) for model in gathered]
+        self._combinations = {}
         return self
 
     def predict(
@@ -514,13 +764,15 @@ class DistributedGPRegressor(GPEstimator):
         return_cov: bool = False,
         latent: bool = False,
         aggregation: str | Aggregator | None = None,
+        noise_variance: Any = None,
     ) -> Any:
         """Predict at the rows of X, in the target's units.
 
         Parameters
         ----------
-        X : array-like of shape (N, d)
-            Points.
+        X : array-like or table of shape (N, d)
+            Points. Of a table, columns that the model does not need are ignored; with missing="drop"
+            the predictions of incomplete rows are NaN.
         return_std : bool, default=False
             Whether to return the standard deviation too.
         return_cov : bool, default=False
@@ -530,27 +782,154 @@ class DistributedGPRegressor(GPEstimator):
             observation y = f + noise.
         aggregation : str or Aggregator, optional
             Another aggregator of the same experts, without fitting again.
+        noise_variance : array-like of shape (N,), optional
+            The noise variance of the observations to be predicted, in the target's units, squared. Where
+            rows had noise variances in fitting, the trained factor applies, and by default their mean.
 
         Returns
         -------
         mean : ndarray of shape (N,) or (N, targets)
+            With a target_transform, the mean of the target itself.
         std : ndarray of the same shape
             Where `return_std`.
         covariance : ndarray of shape (N, N) or (N, N, targets)
             Where `return_cov`.
         """
-        X = self._new_inputs(X)
-        new.tell_novelty(self.models_[0], X)
         if return_std and return_cov:
             raise ValueError("give return_std or return_cov, not both")
+        X, keep = self._points(X)
+        noise = row_numbers("noise_variance", noise_variance, len(X))
         pairs = list(zip(self.models_, self._combined(aggregation), strict=True))
         if return_cov:
-            return self._columns([m.covariance(X, latent, combined) for m, combined in pairs])
-        if not return_std:
-            return self._columns([(m.mean(X, combined),) for m, combined in pairs])[0]
-        parts = [m.predict(X, latent, combined) for m, combined in pairs]
-        mean, variance = self._columns(parts)
+            return self._columns([m.covariance(X, latent, one, noise) for m, one in pairs])
+        if not return_std and not latent and noise is None:
+            return _blanked(self._columns([(m.mean(X, one),) for m, one in pairs])[0], keep)
+        mean, variance = self._columns([m.predict(X, latent, one, noise) for m, one in pairs])
+        mean = _blanked(mean, keep)
+        return (mean, _blanked(np.sqrt(variance), keep)) if return_std else mean
+
+    def predict_interval(
+        self,
+        X: Any,
+        coverage: float = 0.9,
+        *,
+        latent: bool = False,
+        noise_variance: Any = None,
+        groups: Any = None,
+        aggregation: str | Aggregator | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval that holds an observation with this probability.
+
+        With `calibrate` it reaches as far as errors on rows held out say; else it is that of the
+        predicted normal distribution. A target_transform is mapped back exactly.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        coverage : float, default=0.9
+            The probability, between 0 and 1.
+        latent : bool, default=False
+            Whether the interval is one for the function f. It is never calibrated: nobody observes f.
+        noise_variance : array-like of shape (N,), optional
+            As for `predict`.
+        groups : array-like of shape (N,), optional
+            The group of each point, for calibrate="mondrian".
+        aggregation : str or Aggregator, optional
+            Another aggregator of the same experts. Calibration is that of the model's own.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (N,) or (N, targets)
+        """
+        q = [0.5 - 0.5 * _probability("coverage", coverage), 0.5 + 0.5 * float(coverage)]
+        found = self.predict_quantiles(
+            X,
+            q,
+            latent=latent,
+            noise_variance=noise_variance,
+            groups=groups,
+            aggregation=aggregation,
+        )
+        return found[..., 0], found[..., 1]
+
+    def predict_quantiles(
+        self,
+        X: Any,
+        q: Any,
+        *,
+        latent: bool = False,
+        noise_variance: Any = None,
+        groups: Any = None,
+        aggregation: str | Aggregator | None = None,
+    ) -> np.ndarray:
+        """Quantiles of an observation, or of the function f.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        q : float or array-like of shape (Q,)
+            Probabilities between 0 and 1.
+        latent, noise_variance, groups, aggregation
+            As for `predict_interval`.
+
+        Returns
+        -------
+        ndarray of shape (N, Q) or (N, targets, Q)
+            Without the last dimension where q is a number.
+        """
+        levels = [_probability("q", one) for one in np.atleast_1d(q)]
+        X, keep = self._points(X)
+        noise = row_numbers("noise_variance", noise_variance, len(X))
+        parts = []
+        for model, combined in zip(self.models_, self._combined(aggregation), strict=True):
+            mean, variance = model.gaussian(X, latent, combined, noise)
+            scores = None if latent else model.calibration
+            found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(
+                [calibration.multiples(scores, one, len(X), groups) for one in levels], -1
+            )
+            parts.append((found if model.transform is None else model.transform.inverse(found),))
+        out = parts[0][0] if self._one_target else np.stack([part[0] for part in parts], 1)
+        out = _blanked(out, keep)
+        return out if np.ndim(q) else out[..., 0]
+
+    def _points(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows to predict as numbers, and which of them are complete; None for all."""
+        check_is_fitted(self)
+        keep, columns = None, getattr(self, "table_", None)
+        if columns is not None and frames.is_table(X) and self._is_raw(X, columns):
+            values, found = frames.encoded(X, columns, self.missing, self.unknown)
+            keep = None if found.all() else found
+            values = values if keep is None else np.where(keep[:, None], values, values[keep][:1])
+        else:
+            values = self._new_inputs(X)
+        new.tell_novelty(self.models_[0], values)
+        return values, keep
+
+    def _is_raw(self, X: Any, columns: Columns) -> bool:
+        """Whether a table has the columns of fitting, and not the numbers made of them."""
+        names = {str(name) for name in getattr(X, "column_names", X.columns)}
+        return not names.issuperset(columns.features) or names.issuperset(columns.places)
+
+    def _gaussian(self, X: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        if all(model.transform is None for model in self.models_):
+            return self.predict(X, return_std=True, **options)
+        X, _ = self._points(X)
+        combined = self._combined(options.pop("aggregation", None))
+        pairs = zip(self.models_, combined, strict=True)
+        latent = options.pop("latent", False)
+        mean, variance = self._columns([m.gaussian(X, latent, one, **options) for m, one in pairs])
         return mean, np.sqrt(variance)
+
+    def _transformed(self, y: np.ndarray) -> tuple[np.ndarray, float]:
+        columns = y[:, None] if y.ndim == 1 else y
+        z, slopes = columns.astype(np.float64), np.zeros(columns.shape)
+        for i, model in enumerate(self.models_):
+            if model.transform is not None:
+                z[:, i] = model.transform.forward(columns[:, i])
+                slopes[:, i] = model.transform.log_slope(columns[:, i])
+        return z.reshape(y.shape), float(slopes.mean())
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, latent: bool = False
@@ -572,7 +951,7 @@ class DistributedGPRegressor(GPEstimator):
         -------
         ndarray of shape (N, n_samples) or (N, targets, n_samples)
         """
-        X = self._new_inputs(X)
+        X, _ = self._points(X)
         sequence = np.random.SeedSequence(seed_of(random_state))
         seeds = sequence.generate_state(len(self.models_))
         draws = [
@@ -596,7 +975,10 @@ class DistributedGPRegressor(GPEstimator):
         -------
         ndarray of shape (N,)
         """
-        return new.novelty(self.models_[0], self._new_inputs(X))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", new.NoveltyWarning)
+            points, _ = self._points(X)
+        return new.novelty(self.models_[0], points)
 
     def gather(self) -> DistributedGPRegressor:
         """Bring the experts from the workers of a cluster into this process, and let those go.
@@ -640,6 +1022,24 @@ class DistributedGPRegressor(GPEstimator):
         check_is_fitted(self)
         return self.models_[0].ensemble.size
 
+    def to_torch(self, latent: bool = False) -> torch.nn.Module:
+        """A module of plain PyTorch that predicts as this model does, for use without distgp.
+
+        For models whose sparse experts are pooled. Called with inputs (N, d) as numbers, in the units of
+        the data, it returns means and standard deviations.
+
+        Parameters
+        ----------
+        latent : bool, default=False
+            Whether the standard deviation is that of the function f.
+
+        Returns
+        -------
+        torch.nn.Module
+        """
+        check_is_fitted(self)
+        return torch_module.of(self.models_, self._one_target, latent)
+
     # What "auto" stands for: what was measured, or a rule.
 
     def _value(self, name: str) -> Any:
@@ -651,19 +1051,22 @@ class DistributedGPRegressor(GPEstimator):
         """Whether the way to fit, or the kernel, is to be chosen by measuring."""
         return auto.way_is_left(self) or is_auto(self.kernel)
 
-    def _choose(self, X: np.ndarray, y: np.ndarray, time: Any, groups: Any, seed: int) -> None:
+    def _choose(self, rows: Rows, seed: int) -> None:
         """Measure the candidates on rows held out, and settle what was left to us."""
         if self._chosen_before():
             return
         self.settled_, self.choice_ = {}, None
-        if len(X) < choice.LEAST_ROWS or not self._left_to_us():
+        n = len(rows.X)
+        if n < choice.LEAST_ROWS or not self._left_to_us():
             return
-        self._check_before_trials(X.shape[1])
+        self._check_before_trials()
+        groups = rows.groups if self.validation == "groups" else None
         divisions = choice.divisions(
-            len(X), self.validation, auto.TRIAL_TEST, time=time, groups=groups, seed=seed
+            n, self.validation, auto.TRIAL_TEST, time=rows.time, groups=groups, seed=seed
         )
-        kind, kernel = self._expert(len(X)).name, self._kernel()
-        best, self.choice_ = auto.choose(self, kind, kernel, X, y, divisions, seed)
+        kind, kernel = self._expert(n).name, self._kernel()
+        columns = self._named_columns()
+        best, self.choice_ = auto.choose(self, kind, kernel, columns, rows, divisions, seed)
         self.settled_ = dict(best.settings)
         if self.verbose:
             print(self.choice_, file=sys.stderr)
@@ -675,15 +1078,20 @@ class DistributedGPRegressor(GPEstimator):
         settled = getattr(self, "settled_", {})
         return bool(self.warm_start and settled) and all(is_auto(getattr(self, k)) for k in settled)
 
-    def _check_before_trials(self, d: int) -> None:
+    def _check_before_trials(self) -> None:
         """Refuse what would fail in every trial."""
         self._like()
         if not is_auto(self.kernel):
-            start = self._starting(d)
+            start = self._starting().parameters
             for name in (*(self.bounds or {}), *(self.priors or {}), *self.fixed):
                 start.paths(name)
 
     # Names turned into objects.
+
+    def _blocks(self) -> list[tuple[int, ...]]:
+        """The places of the numbers made of each text column."""
+        columns = getattr(self, "table_", None)
+        return [] if columns is None else columns.blocks
 
     def _like(self) -> Tensor:
         """A tensor of the dtype, on the device, that the experts work in."""
@@ -738,21 +1146,41 @@ class DistributedGPRegressor(GPEstimator):
         changes = {k: v for k, v in given.items() if v is not None and k in known}
         return replace(algorithm, **changes)  # pyright: ignore[reportArgumentType]
 
-    def _starting(self, d: int) -> Parameters:
-        return starting_parameters(self._kernel(), self.noise, d, self._like())
+    def _starting(self, scale: Iterable[float] = ()) -> Start:
+        """Where training starts, with inputs divided by these scales."""
+        # Where rows have noise variances of their own, the noise is a factor of them.
+        noise = self.noise if getattr(self, "_row_noise", None) is None else 1.0
+        layout = self._layout(scale)
+        return start_of(self._kernel(), noise, layout, self._like(), self.kernel_units)
+
+    def _layout(self, scale: Iterable[float]) -> InputLayout:
+        """What the columns are, for kernels that name them or have units."""
+        columns, scale = self._named_columns(), tuple(float(value) for value in scale)
+        if columns is None:
+            return InputLayout.of_array(self.n_features_in_, scale)
+        groups = columns.groups if columns.blocks else None
+        return InputLayout(tuple(columns.features), columns.places, columns.days, groups, scale)
+
+    def _named_columns(self) -> Columns | None:
+        """The columns of the table that was fitted, or those of a frame of numbers; None for arrays."""
+        names = self._names()
+        if (columns := getattr(self, "table_", None)) is not None or names is None:
+            return columns
+        return Columns("", tuple(Column(name, "number") for name in names))
 
     def _kernel(self) -> str | Kernel:
         """The kernel as given, or as chosen."""
         given = self._value("kernel")
         return auto.KERNELS_TRIED[0] if is_auto(given) else given
 
-    def _start(self, column: int) -> tuple[Parameters, bool]:
+    def _start(self, column: int, scale: Iterable[float]) -> tuple[Parameters, bool]:
         """Where training of a target starts, and whether shorter lengthscales may be tried."""
-        start = self._starting(self.n_features_in_)
+        start = self._starting(scale).parameters
         if not self.warm_start or not hasattr(self, "models_"):
             return start, not isinstance(self.kernel, Kernel)
         before = self.models_[min(column, len(self.models_) - 1)].parameters.averaged()
-        same = before.kernel.parameters().keys() == start.kernel.parameters().keys()
+        old, new_ = before.kernel.parameters(), start.kernel.parameters()
+        same = {k: v.shape for k, v in old.items()} == {k: v.shape for k, v in new_.items()}
         return (before.to(start.noise.device, start.noise.dtype), False) if same else (start, True)
 
     def _training_options(self, expert: Expert, scaling: Scaling, seed: int) -> dict[str, Any]:
@@ -760,16 +1188,16 @@ class DistributedGPRegressor(GPEstimator):
         rows = self.training_rows
         if is_auto(rows):
             rows = auto.TRAINING_ROWS if isinstance(expert, SparseExpert) else None
-        start = self._starting(self.n_features_in_)
-        bounds = default_bounds(self._kernel(), start, capped=bool(self.normalize))
+        start = self._starting(scaling.x_scale)
+        bounds = start.bounds(capped=bool(self.normalize))
         for name, (low, high) in (self.bounds or {}).items():
-            bounds |= dict.fromkeys(start.paths(name), (float(low), float(high)))
+            bounds |= dict.fromkeys(start.parameters.paths(name), (float(low), float(high)))
         return {
             "inducing": self._inducing(scaling),
             "training_rows": rows,
             "priors": self.priors,
             "bounds": bounds,
-            "fixed": list(self.fixed),
+            "fixed": [*self.fixed, *start.fixed],
             "seed": seed,
             "verbose": bool(self.verbose),
         }
@@ -834,8 +1262,9 @@ class DistributedGPRegressor(GPEstimator):
             return with_communication(data, n_experts, partition, seed)
         return split(data, partition.assign(data.X.cpu().numpy(), n_experts, seed))
 
-    def _cross_validated(self, X: np.ndarray, y: np.ndarray, seed: int) -> int:
+    def _cross_validated(self, rows: Rows, seed: int) -> int:
         """The number of experts with the lowest NLPD over three folds."""
+        X, y = rows.X, rows.y
         if self._labels(len(X)) is not None:
             self._number_of_experts("cv", len(X), self._expert(len(X)), 1)  # refuses
         candidates = auto.cross_validated_experts(len(X))
@@ -843,10 +1272,18 @@ class DistributedGPRegressor(GPEstimator):
         scores = []
         for n_experts in candidates:
             copy: Any = clone(self)
-            trial = copy.set_params(n_experts=n_experts, random_state=seed, kernel=self._kernel())
+            trial = copy.set_params(
+                n_experts=n_experts,
+                random_state=seed,
+                kernel=self._kernel(),
+                target_transform=None,
+                calibrate=None,
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = [trial.fit(X[a], y[a]).nlpd(X[b], y[b]) for a, b in folds]
+                found = [
+                    trial.fit(X[a], y[a], **rows.take(a).options).nlpd(X[b], y[b]) for a, b in folds
+                ]
             scores.append(float(np.mean(found)))
         self.cv_results_ = {"n_experts": candidates, "nlpd": scores}
         return candidates[int(np.argmin(scores))]
@@ -895,6 +1332,34 @@ def _column(X: Any, value: Any, name: str) -> Any:
             f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
         )
     return np.asarray(X[value])
+
+
+def _kept(value: Any, keep: np.ndarray, name: str) -> Any:
+    """What was given for each row of a table, for the rows that are kept."""
+    if value is None or keep.all():
+        return value
+    if np.shape(value) != keep.shape:
+        raise ValueError(f"{name} must have one value for each of the {len(keep)} rows")
+    return np.asarray(value)[keep]
+
+
+def _probability(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
+        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r}")
+    return float(value)
+
+
+def _blanked(values: np.ndarray, keep: np.ndarray | None) -> np.ndarray:
+    """NaN for the rows that are not to be predicted."""
+    if keep is not None:
+        values[~keep] = np.nan
+    return values
+
+
+def _noise_in_units(batch: Shard, square: float) -> Shard:
+    """A shard whose rows' noise variances are divided by a square of units."""
+    assert batch.noise is not None
+    return replace(batch, noise=batch.noise / square)
 
 
 def _array(value: Tensor | None) -> np.ndarray | None:

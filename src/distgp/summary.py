@@ -9,14 +9,17 @@ themselves. The quantities that are shown follow from that form and from the sca
 - the standard deviation σ_t of a part, and that of the noise, are multiplied by the target's scale;
 - the variance v_j of a linear kernel's weight becomes the standard deviation σ_t √v_j of a slope, in
   units of the target per unit of the column, as is the slope of a linear trend.
+
+Where the features of one column share a lengthscale, as those of a text do, the column has one line: with
+the geometric mean of their lengthscales in the units of the data, and the sum of their relevances.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,7 +59,8 @@ class Quantity:
         What it is: "lengthscale", "period", "slope sd", "signal sd", "offset sd", "noise sd", "trend
         slope", or the name of a parameter that has no unit.
     column : str or None
-        The column that it belongs to; None where it belongs to all.
+        The column that it belongs to, or the text column whose features share it; None where it belongs
+        to all.
     value : float
         The value; the median where experts have values of their own.
     low, high : float
@@ -165,12 +169,15 @@ class TargetSummary:
             found.append(("training", f"{self.training}, {rounds}{looked_at}, {self.stopped}"))
         return [*found, ("a file holds", self.holds)]
 
-    def table(self, columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    def table(
+        self, columns: Sequence[str], shared: Mapping[str, tuple[int, ...]] | None = None
+    ) -> tuple[list[str], list[list[str]]]:
         """What is said of each column: titles, and one line for each column.
 
-        Of very many columns only the most relevant have a line.
+        Columns that share a lengthscale have one line. Of very many lines only the most relevant are
+        there.
         """
-        cells: dict[tuple[int, str, str], dict[str, str]] = {}
+        cells: dict[tuple[int, str, str], dict[str, Quantity]] = {}
         for q in self.quantities:
             if q.column is None:
                 continue
@@ -178,20 +185,19 @@ class TargetSummary:
             while q.column in cells.get(key, {}):
                 again += 1
                 key = (q.part, f"{q.factor} {again}", q.name)
-            cells.setdefault(key, {})[q.column] = str(q)
+            cells.setdefault(key, {})[q.column] = q
         titles = ["column", *_titles(list(cells)), "relevance"]
-        shares = np.array(self.relevance)
-        order = np.arange(len(columns))
-        if len(columns) > MOST_COLUMNS:
+        found = _lines(range(len(columns)), columns, shared or {})
+        shares = np.array([sum(self.relevance[j] for j in features) for _, features in found])
+        order = np.arange(len(found))
+        if len(found) > MOST_COLUMNS:
             order = np.argsort(-shares, kind="stable")[:MOST_COLUMNS]
-        lines = [
-            [
-                columns[j],
-                *(by_column.get(columns[j], "") for by_column in cells.values()),
-                f"{shares[j]:.3f}",
-            ]
-            for j in map(int, order)
-        ]
+        lines: list[list[str]] = []
+        for i in map(int, order):
+            label, features = found[i]
+            names = dict.fromkeys([label, *(columns[j] for j in features)])
+            texts = [_cell([by[n] for n in names if n in by]) for by in cells.values()]
+            lines.append([label, *texts, f"{shares[i]:.3f}"])
         return titles, lines
 
 
@@ -209,12 +215,15 @@ class Summary:
         The model of each target.
     choices : tuple of Choice
         The candidates that were measured on rows held out, where there were any.
+    shared : mapping of str to tuple of int
+        The columns that stand for several features with one lengthscale, and the places of these.
     """
 
     estimator: str
     columns: tuple[str, ...]
     targets: tuple[TargetSummary, ...]
     choices: tuple[Choice, ...] = ()
+    shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         blocks = [self._title()]
@@ -224,7 +233,7 @@ class Summary:
             head = [f"target {target.target}"] if len(self.targets) > 1 else []
             text = [f"{title:{width}s}  {said}" for title, said in pairs]
             blocks.append("\n".join([*head, *text]))
-            titles, lines = target.table(self.columns)
+            titles, lines = target.table(self.columns, self.shared)
             blocks.append("\n".join([*_grid([titles, *lines]), *self._left_out(lines)]))
         blocks += [f"{choice}" for choice in self.choices]
         return "\n\n".join(blocks)
@@ -236,7 +245,7 @@ class Summary:
             if len(self.targets) > 1:
                 parts.append(f"<p><b>{html.escape(f'target {target.target}')}</b></p>")
             parts.append(_html_table([], [list(pair) for pair in target.lines()]))
-            titles, lines = target.table(self.columns)
+            titles, lines = target.table(self.columns, self.shared)
             parts.append(_html_table(titles, lines))
             parts += [f"<p>{html.escape(line)}</p>" for line in self._left_out(lines)]
         parts += [f"<pre>{html.escape(str(choice))}</pre>" for choice in self.choices]
@@ -261,7 +270,7 @@ class Summary:
         return f"{self.estimator}: {', '.join(said)}"
 
     def _left_out(self, lines: Sequence[Any]) -> list[str]:
-        others = len(self.columns) - len(lines)
+        others = len(_lines(range(len(self.columns)), self.columns, self.shared)) - len(lines)
         return [f"and {others:,} columns of less relevance"] if others else []
 
 
@@ -301,11 +310,12 @@ def summary(estimator: Any) -> Summary:
     _check_fitted(estimator)
     columns = column_names(estimator)
     names = _target_names(estimator)
+    shared = _shared(estimator, columns)
     targets = tuple(
-        _target(estimator, model, name, columns)
+        _target(estimator, model, name, columns, shared)
         for model, name in zip(estimator.models_, names, strict=True)
     )
-    return Summary(type(estimator).__name__, columns, targets, _choices(estimator))
+    return Summary(type(estimator).__name__, columns, targets, _choices(estimator), shared)
 
 
 def feature_relevance(estimator: Any) -> np.ndarray:
@@ -361,7 +371,7 @@ def column_names(estimator: Any) -> tuple[str, ...]:
 def noise_sd(model: Any) -> float:
     """The noise's standard deviation in the target's units; the median where experts differ."""
     noise = _values(model.parameters.noise)
-    return float(np.median(np.sqrt(noise))) * model.scaling.y_scale
+    return float(np.median(np.sqrt(noise * (model.row_noise or 1.0)))) * model.scaling.y_scale
 
 
 # Kernels as sums of products.
@@ -412,17 +422,71 @@ def _active(kernel: Any, d: int) -> list[int]:
     return list(range(d)) if active is None else [column % d for column in active]
 
 
-def _name(factor: Kernel, columns: Sequence[str]) -> str:
+def _lengthscales(factor: Stationary, count: int) -> np.ndarray:
+    """The lengthscale of each of `count` columns, (M, count) or (1, count)."""
+    return _by_column(factor.lengthscale_by_column(count), count)
+
+
+def _shared(estimator: Any, columns: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Columns that stand for several features with one lengthscale, and the places of these.
+
+    They go by their name in the table, or else by those of the features. Where kernels disagree the first
+    counts.
+    """
+    place = {name: j for j, name in enumerate(columns)}
+    inputs = getattr(getattr(estimator, "table_", None), "inputs", ())
+    names = {tuple(place.get(f, -1) for f in column.features): column.name for column in inputs}
+    found: dict[str, tuple[int, ...]] = {}
+    for group in _groups(estimator, len(columns)):
+        if not any(set(group) & set(other) for other in found.values()):
+            found[names.get(group, ", ".join(columns[j] for j in group))] = group
+    return found
+
+
+def _groups(estimator: Any, d: int) -> Iterator[tuple[int, ...]]:
+    """The sets of columns that share a lengthscale in a kernel of any model."""
+    parts = (part for model in estimator.models_ for part in _parts(model.parameters.kernel))
+    for factor in (factor for part in parts for factor in part.factors):
+        if isinstance(factor, Stationary) and factor.shared is not None:
+            pairs = list(zip(factor.shared, _active(factor, d), strict=True))
+            groups = [tuple(sorted(j for k, j in pairs if k == i)) for i in set(factor.shared)]
+            yield from (group for group in groups if len(group) > 1)
+
+
+def _lines(
+    places: Sequence[int], columns: Sequence[str], shared: Mapping[str, tuple[int, ...]]
+) -> list[tuple[str, list[int]]]:
+    """The labels of these columns, and the columns of each: one label for those that share."""
+    owner = {j: label for label, features in shared.items() for j in features}
+    found: dict[str, list[int]] = {}
+    for j in places:
+        found.setdefault(owner.get(j, columns[j]), []).append(j)
+    return list(found.items())
+
+
+def _cell(quantities: Sequence[Quantity]) -> str:
+    """What a table says of the quantities in one place; of several that differ, their range."""
+    texts = dict.fromkeys(map(str, quantities))
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{min(q.low for q in quantities):.4g} to {max(q.high for q in quantities):.4g}"
+
+
+def _name(factor: Kernel, columns: Sequence[str], shared: Mapping[str, tuple[int, ...]]) -> str:
     """A factor's class, with its columns where they are not all."""
     active = getattr(factor, "active_dims", None)
     if active is None or len(active) == len(columns):
         return type(factor).__name__
-    named = ", ".join(columns[column] for column in _active(factor, len(columns)))
-    return f"{type(factor).__name__}({named})"
+    labels = _lines(_active(factor, len(columns)), columns, shared)
+    return f"{type(factor).__name__}({', '.join(label for label, _ in labels)})"
 
 
 def _part_quantities(
-    number: int, part: _Part, scaling: Scaling, columns: Sequence[str]
+    number: int,
+    part: _Part,
+    scaling: Scaling,
+    columns: Sequence[str],
+    shared: Mapping[str, tuple[int, ...]],
 ) -> Iterator[Quantity]:
     """The hyperparameters of one part in the units of the data."""
     d, scale = len(columns), scaling.x_scale
@@ -435,7 +499,11 @@ def _part_quantities(
         each: list[tuple[str, np.ndarray]] = []
         others = dict(factor.own_parameters())
         if isinstance(factor, Stationary):
-            each = [("lengthscale", _by_column(factor.lengthscale, len(active)) * scale[active])]
+            lengths = _lengthscales(factor, len(active)) * scale[active]
+            if factor.shared is None:
+                each = [("lengthscale", lengths)]
+            else:
+                yield from _shared_lengths(number, kind, lengths, active, columns, shared)
             del others["lengthscale"]
         elif isinstance(factor, Periodic):
             on_circle = _by_column(factor.lengthscale, len(active))
@@ -453,6 +521,20 @@ def _part_quantities(
                 yield _quantity(number, kind, name, columns[column], values[:, place])
         for name, tensor in others.items():
             yield _quantity(number, kind, name, None, _values(tensor).reshape(-1))
+
+
+def _shared_lengths(
+    number: int,
+    kind: str,
+    lengths: np.ndarray,
+    active: list[int],
+    columns: Sequence[str],
+    shared: Mapping[str, tuple[int, ...]],
+) -> Iterator[Quantity]:
+    """The lengthscales of columns; the geometric mean of those of the features of one column."""
+    for label, features in _lines(active, columns, shared):
+        own = lengths[:, [active.index(j) for j in features]]
+        yield _quantity(number, kind, "lengthscale", label, np.exp(np.log(own).mean(1)))
 
 
 def _quantity(part: int, factor: str, name: str, column: str | None, values: Values) -> Quantity:
@@ -479,7 +561,7 @@ def _squared_slopes(factor: Kernel, d: int) -> np.ndarray:
     """The variance of the slope along each column, (M, d) or (1, d), of a factor on its own."""
     active = _active(factor, d)
     if isinstance(factor, Stationary):
-        own = _by_column(factor.lengthscale, len(active)) ** -2.0
+        own = _lengthscales(factor, len(active)) ** -2.0
     elif isinstance(factor, Periodic):
         length, period = (_by_column(t, len(active)) for t in (factor.lengthscale, factor.period))
         own = (2.0 * math.pi / (length * period)) ** 2
@@ -503,13 +585,19 @@ def _mean_variance(factor: Kernel, d: int) -> Values:
 # Estimators.
 
 
-def _target(estimator: Any, model: Any, name: str, columns: Sequence[str]) -> TargetSummary:
+def _target(
+    estimator: Any,
+    model: Any,
+    name: str,
+    columns: Sequence[str],
+    shared: Mapping[str, tuple[int, ...]],
+) -> TargetSummary:
     scaling, parameters = model.scaling, model.parameters
     parts = _parts(parameters.kernel)
     quantities = [
         quantity
         for number, part in enumerate(parts, start=1)
-        for quantity in _part_quantities(number, part, scaling, columns)
+        for quantity in _part_quantities(number, part, scaling, columns, shared)
     ]
     sd = np.sqrt(_values(parameters.noise)) * scaling.y_scale
     if scaling.slope is not None:
@@ -524,7 +612,7 @@ def _target(estimator: Any, model: Any, name: str, columns: Sequence[str]) -> Ta
         target=name,
         mean="constant" if scaling.slope is None else "linear",
         kernel=tuple(
-            " × ".join(_name(factor, columns) for factor in part.factors) or "Constant"
+            " × ".join(_name(factor, columns, shared) for factor in part.factors) or "Constant"
             for part in parts
         ),
         quantities=tuple(quantities),

@@ -139,7 +139,7 @@ def test_a_process_of_its_own_ends_with_one_line_and_code_2(folder):
 def test_unknown_categories_on_request(run, folder):
     (folder / "moon.csv").write_text("east,site\n1.0,moon\n1.0,hill\n")
     run(
-        "predict", "model.safetensors", "moon.csv", "-o", "moon.parquet", "--unknown-categories", "zero",
+        "predict", "model.safetensors", "moon.csv", "-o", "moon.parquet", "--unknown-categories", "new",
         cwd=folder,
     )  # fmt: skip
     out = pd.read_parquet(folder / "moon.parquet")
@@ -282,13 +282,14 @@ def test_rows_are_held_out_from_the_end_or_in_groups(run, folder):
 
 
 def test_the_model_is_told_which_rows_to_hold_out(run, folder, monkeypatch):
-    seen, original = {}, distgp.DistributedGPRegressor.fit
+    seen, original = {}, distgp.DistributedGPRegressor.fit_columns
 
-    def fit(self, X, y, **given):
-        seen.update(given, validation=self.validation, columns=X.shape[1])
-        return original(self, X, y, **given)
+    def fit_columns(self, X, y, columns, **given):
+        if columns.target == "level" and not seen:
+            seen.update(given, validation=self.validation, columns=X.shape[1])
+        return original(self, X, y, columns, **given)
 
-    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit", fit)
+    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit_columns", fit_columns)
     start = [
         "fit",
         "train.csv",

@@ -36,7 +36,10 @@ def test_categories_are_those_of_fitting():
         TableError, match="1 values that were not there in fitting, such as 'zebra'"
     ):
         columns.matrix(new)
-    np.testing.assert_array_equal(columns.matrix(new, "zero"), [[1, 0], [0, 0], [1, 0]])
+    t = (1 + np.sqrt(3)) / 2  # as far from (1, 0) and (0, 1) as they are from each other
+    found = columns.matrix(new, "new")
+    np.testing.assert_array_equal(found, [[1, 0], [t, t], [1, 0]])
+    np.testing.assert_allclose(np.linalg.norm(found[1] - np.eye(2), axis=1), np.sqrt(2))
     by_number = learn(TABLE, "y", features=["x"], categorical=["x"])
     assert by_number.features == ["x=1", "x=2", "x=3", "x=4"]
 
@@ -53,11 +56,13 @@ def test_incomplete_rows_are_refused_or_left_out():
 
 
 def test_a_mistyped_choice_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match="missing must be 'refuse' or 'drop', got 'dorp'"):
+    with pytest.raises(
+        ValueError, match="missing must be 'refuse' or 'drop' or 'impute', got 'dorp'"
+    ):
         complete_rows(np.zeros((1, 1)), ["x"], "dorp")
     with pytest.raises(ValueError, match="dates must be 'refuse' or 'expand', got True"):
         learn(TABLE, "y", features=["x"], dates=True)
-    with pytest.raises(ValueError, match="unknown must be 'refuse' or 'zero', got 'none'"):
+    with pytest.raises(ValueError, match="unknown must be 'refuse' or 'new', got 'none'"):
         learn(TABLE, "y", features=["x"]).matrix(TABLE, "none")
 
 
@@ -66,7 +71,7 @@ BAD_COLUMNS = [
     (TABLE, {}, "column 'when' holds dates .*--drop when.*--dates expand"),
     (TABLE, {"target": "site"}, "the target 'site' is string, expected numbers"),
     (TABLE, {"features": ["y"]}, "no input columns are left"),
-    (TABLE.slice(0, 0), {}, "a header but no rows"),
+    (TABLE.slice(0, 0), {}, "columns but no rows"),
     (pa.table({"y": [1.0], "n": pa.nulls(1)}), {}, "column 'n' is empty"),
     (pa.table({"y": [1.0], "l": [[1, 2]]}), {}, "column 'l' is list.*--drop l"),
     (pa.table({"y": range(101), "id": list(map(str, range(101)))}), {}, "101 different values"),

@@ -121,7 +121,9 @@ def test_incomplete_rows_are_refused_or_left_out(tmp_path):
     assert sorted(batch.rows[0].tolist()) == [0, 2]
     with pytest.raises(TableError, match="2 complete rows are too few for shards 0 to 2"):
         read(tmp_path, n_experts=3, missing="drop")
-    with pytest.raises(ValueError, match="missing must be 'refuse' or 'drop', got 'skip'"):
+    with pytest.raises(
+        ValueError, match="missing must be 'refuse' or 'drop' or 'impute', got 'skip'"
+    ):
         read(tmp_path, missing="skip")
 
 

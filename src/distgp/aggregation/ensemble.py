@@ -163,6 +163,31 @@ class Ensemble:
             self.expert,
         ).joined()
 
+    def without(self, which: Sequence[int]) -> Ensemble:
+        """The same ensemble without these experts, all others in this process and as they are.
+
+        Parameters
+        ----------
+        which : sequence of int
+            Places of experts, 0 … M − 1; not all of them.
+
+        Returns
+        -------
+        Ensemble
+        """
+        keep = [i for i in range(self.size) if i not in set(which)]
+        items, counts, start = [], [], 0
+        for item, count in zip(self.placement.gather().items, self.counts, strict=True):
+            here = [i - start for i in keep if start <= i < start + count]
+            if here:
+                items.append(item.chosen(torch.tensor(here, device=self.parameters.noise.device)))
+                counts.append(len(here))
+            start += count
+        places = torch.tensor(keep, device=self.parameters.noise.device)
+        return Ensemble(
+            LocalPlacement(tuple(items)), tuple(counts), self.parameters[places], self.expert
+        )
+
     @property
     def size(self) -> int:
         """The number M of experts."""

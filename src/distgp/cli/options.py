@@ -27,6 +27,7 @@ class Missing(StrEnum):
 
     refuse = "refuse"
     drop = "drop"
+    impute = "impute"
 
 
 class Validation(StrEnum):
@@ -41,7 +42,7 @@ class Unknown(StrEnum):
     """What to do with categories that were not there in fitting."""
 
     refuse = "refuse"
-    zero = "zero"
+    new = "new"
 
 
 Data = Annotated[str, typer.Argument(help="CSV, Parquet or Arrow file; folder or glob of Parquet")]
@@ -51,7 +52,9 @@ Features = Annotated[str | None, typer.Option(help="input columns, by comma; def
 Drop = Annotated[str | None, typer.Option(help="columns to leave out, by comma")]
 Categorical = Annotated[str | None, typer.Option(help="number columns that are labels, by comma")]
 DatesOption = Annotated[Dates, typer.Option(help="dates: refuse, or expand to days and phases")]
-MissingOption = Annotated[Missing, typer.Option(help="rows with missing values: refuse or drop")]
+MissingOption = Annotated[
+    Missing, typer.Option(help="missing values: refuse, drop those rows, or impute means")
+]
 ValidationOption = Annotated[
     Validation,
     typer.Option(help="rows held out: at random, the last ones, or whole groups"),
@@ -65,7 +68,9 @@ GroupsColumn = Annotated[
 ]
 UnknownOption = Annotated[
     Unknown,
-    typer.Option("--unknown-categories", help="new categories: refuse, or none of the known"),
+    typer.Option(
+        "--unknown-categories", help="categories not seen in fitting: refuse, or take as new"
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="overwrite what exists")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]

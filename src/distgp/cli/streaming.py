@@ -33,8 +33,8 @@ def training_rows(
         All its rows.
     target : str
         The column to predict.
-    missing : {"refuse", "drop"}
-        "refuse" or "drop": what to do with rows that lack a value.
+    missing : {"refuse", "drop", "impute"}
+        What to do with rows that lack a value.
     **options
         Which columns are inputs, and what is made of them, as of `distgp.data.encoding.learn`.
 
@@ -44,7 +44,7 @@ def training_rows(
         Inputs and targets of the complete rows; what the columns were; which rows of the table are
         complete.
     """
-    columns = learn(table, target, **options)
+    columns = learn(table, target, impute=missing == "impute", **options)
     X, y = columns.matrix(table), columns.targets(table)
     keep = complete_rows(np.column_stack([X, y]), [*columns.features, target], missing)
     if not keep.any():
@@ -98,9 +98,7 @@ def fit_table(
     X, y, columns, keep = training_rows(table, target, missing, **options)
     if label_column is not None:
         model.set_params(partition=_labels(table, label_column)[keep])
-    model.fit(X, y, **row_values(table, held_out_by or {}, keep))
-    model.table_ = columns
-    model.feature_names_in_ = np.array(columns.features, dtype=object)
+    model.fit_columns(X, y, columns, **row_values(table, held_out_by or {}, keep))
     return int((~keep).sum())
 
 

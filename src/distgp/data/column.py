@@ -23,9 +23,9 @@ YEAR = 365.2425
 pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
 Kind = Literal["number", "category", "date"]
 CHOICES = {
-    "missing": ("refuse", "drop"),
+    "missing": ("refuse", "drop", "impute"),
     "dates": ("refuse", "expand"),
-    "unknown": ("refuse", "zero"),
+    "unknown": ("refuse", "new"),
 }
 """What can be asked for where a column holds more than numbers."""
 
@@ -92,9 +92,9 @@ class Column:
         ----------
         values : pyarrow.Array
             The values of some rows.
-        unknown : {"refuse", "zero"}
-            Whether a category that was not there in fitting is refused ("refuse") or counts as none of
-            the known ones ("zero").
+        unknown : {"refuse", "new"}
+            Whether a category that was not there in fitting is refused ("refuse") or taken as a new one
+            ("new"), which is as far from each of the known as they are from each other.
 
         Returns
         -------
@@ -115,11 +115,13 @@ class Column:
             example = texts.filter(strange)[0].as_py()
             raise TableError(
                 f"column {self.name!r} holds {count} values that were not there in fitting, such as "
-                f"{example!r}: correct them, or treat them as none of the known ones "
-                "(--unknown-categories zero)"
+                f"{example!r}: correct them, or take them as new ones with unknown='new' "
+                "(--unknown-categories new)"
             )
         index = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
         hot = (index[:, None] == np.arange(len(self.categories))).astype(np.float64)
+        if unknown == "new":
+            hot[strange.to_numpy(zero_copy_only=False)] = beyond(len(self.categories))
         hot[pc.is_null(values).to_numpy(zero_copy_only=False)] = np.nan
         return hot
 
@@ -132,6 +134,11 @@ class Column:
         angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
         waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
         return np.stack([days, *waves], axis=1)
+
+
+def beyond(k: int) -> float:
+    """The t for which (t, …, t) lies at distance √2 from all k unit vectors: kt² − 2t + 1 = 2."""
+    return (1.0 + math.sqrt(1.0 + k)) / k
 
 
 def numbers(name: str, values: pa.Array) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,56 @@ INDEX = re.compile(r"__index_level_\d+__")
 
 @dataclass(frozen=True)
 class Columns:
-    """The input columns of a model, and the name of its target ("" where it has none)."""
+    """The input columns of a model, and the name of its target ("" where it has none).
+
+    Parameters
+    ----------
+    target : str
+        The target's name.
+    inputs : tuple of Column
+        The input columns.
+    fill : tuple of float, optional
+        What stands for a missing value in each of the features: the mean of the training rows.
+    """
 
     target: str
     inputs: tuple[Column, ...]
+    fill: tuple[float, ...] | None = None
 
     @property
     def features(self) -> list[str]:
         """The names of all numbers made of the inputs, in order."""
         return [feature for column in self.inputs for feature in column.features]
+
+    @property
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Which features are made of each column."""
+        found, start = {}, 0
+        for column in self.inputs:
+            stop = start + len(column.features)
+            found[column.name] = tuple(range(start, stop))
+            start = stop
+        return found
+
+    @property
+    def blocks(self) -> list[tuple[int, ...]]:
+        """The features of each text column."""
+        return [self.places[column.name] for column in self.inputs if column.kind == "category"]
+
+    @property
+    def days(self) -> frozenset[int]:
+        """Features that are days since 1970."""
+        return frozenset(self.places[c.name][0] for c in self.inputs if c.kind == "date")
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Which lengthscale each feature has: those of one text column share one."""
+        found: list[int] = []
+        for column in self.inputs:
+            size, start = len(column.features), (found[-1] + 1 if found else 0)
+            one = column.kind == "category"
+            found += [start] * size if one else range(start, start + size)
+        return tuple(found)
 
     def types(self) -> dict[str, pa.DataType]:
         """Tell what the columns of a CSV file are to be read as."""
@@ -56,27 +97,48 @@ class Columns:
         ----------
         batch : pyarrow.RecordBatch or pyarrow.Table
             Rows of a table that has all input columns.
-        unknown : {"refuse", "zero"}
-            Whether a category that was not there in fitting is refused, or counts as none of the known.
+        unknown : {"refuse", "new"}
+            Whether a category that was not there in fitting is refused, or taken as a new one.
 
         Returns
         -------
         ndarray of shape (rows, features)
-            X in float64; NaN where a value is missing.
+            X in float64; where a value is missing, NaN or what `fill` says.
         """
         check_choices(unknown=unknown)
         parts = [column.encode(_column(batch, column.name), unknown) for column in self.inputs]
-        return np.concatenate(parts, axis=1)
+        X = np.concatenate(parts, axis=1)
+        return X if self.fill is None else np.where(np.isnan(X), self.fill, X)
 
     def targets(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
         """Read the targets y, (rows,), in float64; NaN where one is missing."""
         return numbers(self.target, _column(batch, self.target))
 
 
-def learn(table: pa.Table, target: str, **options: Any) -> Columns:
-    """Find out what the columns of a table in memory are; options as of `learn_columns`."""
+def learn(table: pa.Table, target: str | None, impute: bool = False, **options: Any) -> Columns:
+    """Find out what the columns of a table in memory are.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        All rows.
+    target : str or None
+        The column to predict; None where the table holds inputs alone.
+    impute : bool, default=False
+        Whether missing values get the mean of the others, and missing texts the share of each text.
+    **options
+        As for `learn_columns`.
+
+    Returns
+    -------
+    Columns
+    """
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TableError(f"the table has more than one column {twice!r}: rename them")
     if table.num_rows == 0:
-        raise TableError("the table has a header but no rows")
+        raise TableError("the table has columns but no rows")
     columns = learn_columns(
         table.schema, lambda name: distinct(table.column(name)), target, **options
     )
@@ -84,13 +146,15 @@ def learn(table: pa.Table, target: str, **options: Any) -> Columns:
         values = table.column(column.name)
         if values.null_count == len(values):
             raise _empty(column.name)
-    return columns
+    if not impute:
+        return columns
+    return replace(columns, fill=tuple(np.nanmean(columns.matrix(table), axis=0).tolist()))
 
 
 def learn_columns(
     schema: pa.Schema,
     texts_of: Callable[[str], set[str]],
-    target: str,
+    target: str | None,
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
@@ -104,8 +168,8 @@ def learn_columns(
         The table's columns and their types.
     texts_of : callable
         Gives the different values, as text, of the column of a name; asked only for categories.
-    target : str
-        The column to predict.
+    target : str or None
+        The column to predict; None where the table holds inputs alone.
     features : sequence of str, optional
         The input columns, in order; all but the target by default.
     drop : sequence of str
@@ -126,18 +190,18 @@ def learn_columns(
     """
     check_choices(dates=dates)
     names = schema.names
-    for name in (target, *(features or ()), *drop, *categorical):
+    for name in (*(() if target is None else (target,)), *(features or ()), *drop, *categorical):
         if name not in names:
             raise TableError(f"no column {name!r}; the table has {', '.join(map(repr, names))}")
     given = dict.fromkeys(features) if features else [n for n in names if not INDEX.fullmatch(n)]
     kept = [name for name in given if name != target and name not in drop]
     if not kept:
         raise TableError(f"no input columns are left beside the target {target!r}")
-    if _kind_of(schema.field(target).type) not in ("number", "empty"):
+    if target is not None and _kind_of(schema.field(target).type) not in ("number", "empty"):
         raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
     types = {name: schema.field(name).type for name in kept}
     inputs = [_learn(n, type_, texts_of, n in categorical, dates) for n, type_ in types.items()]
-    return Columns(target, tuple(inputs))
+    return Columns(target or "", tuple(inputs))
 
 
 def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
@@ -149,8 +213,8 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
         Numbers; NaN where a value is missing.
     names : sequence of str
         The names of the columns.
-    missing : {"refuse", "drop"}
-        Whether incomplete rows are an error, or left out.
+    missing : {"refuse", "drop", "impute"}
+        Whether incomplete rows are an error, or left out; imputed ones are complete here.
 
     Returns
     -------
@@ -173,7 +237,8 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
         listed = ", ".join(f"{c} in {n!r}" for n, c in list(counts.items())[:5])
         raise TableError(
             f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
-            "them, or leave those rows out with --missing drop"
+            "them, leave those rows out with missing='drop' (--missing drop), or fill them with means by "
+            "missing='impute'"
         )
     return np.asarray(~absent.any(1))
 
@@ -192,12 +257,11 @@ def _learn(
         return Column(name, "date", time_of_day=pa.types.is_timestamp(type_))
     if kind == "date":
         raise TableError(
-            f"column {name!r} holds dates ({type_}), which are not numbers: leave it out with "
-            f"--drop {name}, or make days and phases of year, week and day of it with --dates expand"
+            f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "
+            "make days and phases of year, week and day of it with dates='expand' (--dates expand)"
         )
     raise TableError(
-        f"column {name!r} is {type_}, expected numbers, text or dates: leave it out with "
-        f"--drop {name}"
+        f"column {name!r} is {type_}, expected numbers, text or dates: leave it out (--drop {name})"
     )
 
 
@@ -206,13 +270,13 @@ def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
     if len(found) > MOST_CATEGORIES:
         raise TableError(
             f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
-            f"it looks like a name or a number; leave it out with --drop {name}, or convert it"
+            f"it looks like a name or a number; leave it out (--drop {name}), or convert it"
         )
     return tuple(found)
 
 
 def _empty(name: str) -> TableError:
-    return TableError(f"column {name!r} is empty: leave it out with --drop {name}")
+    return TableError(f"column {name!r} is empty: leave it out (--drop {name})")
 
 
 def _kind_of(type_: pa.DataType) -> str:

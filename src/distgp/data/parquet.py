@@ -22,7 +22,7 @@ from torch import Tensor
 from distgp.data.column import check_choices, distinct
 from distgp.data.encoding import Columns, complete_rows, learn_columns
 from distgp.data.partition import RandomPartition, split
-from distgp.data.scaling import Scaling
+from distgp.data.scaling import Scaling, common_scale
 from distgp.data.shard import Shard, stack
 from distgp.data.source import even_parts, named
 from distgp.data.table import BATCH_ROWS, Table, TableError, reading
@@ -184,10 +184,19 @@ def read(
         Each worker's shards as one batch, with targets of shape (M, n).
     """
     check_choices(missing=missing)
+    if missing == "impute":
+        raise TableError(
+            "missing='impute' needs the rows in this process: give missing='drop', or fit a table in memory"
+        )
     return placement.derive(_read_rows, columns, missing, seed)
 
 
-def scaling_of(placement: Placement[Shard], normalize: bool, d: int) -> Scaling:
+def scaling_of(
+    placement: Placement[Shard],
+    normalize: bool,
+    d: int,
+    blocks: Sequence[Sequence[int]] = (),
+) -> Scaling:
     """Measure the standardisation of rows on workers, from the moments of each worker's.
 
     Parameters
@@ -198,6 +207,8 @@ def scaling_of(placement: Placement[Shard], normalize: bool, d: int) -> Scaling:
         Whether to standardise at all; otherwise the identity is returned.
     d : int
         The number of input columns.
+    blocks : sequence of sequences of int
+        Columns that get one scale, as in `Scaling.of`.
 
     Returns
     -------
@@ -215,7 +226,8 @@ def scaling_of(placement: Placement[Shard], normalize: bool, d: int) -> Scaling:
     if not varies[-1]:
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
     scale = np.where(varies, deviation, 1.0)
-    return Scaling(mean[:-1], scale[:-1], float(mean[-1]), float(scale[-1]))
+    x_scale = common_scale(scale[:-1], blocks)
+    return Scaling(mean[:-1], x_scale, float(mean[-1]), float(scale[-1]))
 
 
 def standardise(placement: Placement[Shard], scaling: Scaling, like: Tensor) -> Placement[Shard]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,14 @@ class Scaling:
     slope: np.ndarray | None = None
 
     @staticmethod
-    def of(X: np.ndarray, y: np.ndarray, normalize: bool, linear: bool = False) -> Scaling:
+    def of(
+        X: np.ndarray,
+        y: np.ndarray,
+        normalize: bool,
+        linear: bool = False,
+        weight: np.ndarray | None = None,
+        blocks: Sequence[Sequence[int]] = (),
+    ) -> Scaling:
         """Measure X (n, d) and y (n,).
 
         Parameters
@@ -45,6 +53,10 @@ class Scaling:
             Whether to standardise at all; otherwise the identity is returned.
         linear : bool, default=False
             Whether to take out a linear trend, by least squares.
+        weight : ndarray of shape (n,), optional
+            How many copies each row counts as.
+        blocks : sequence of sequences of int
+            Columns that get one scale: see `common_scale`.
 
         Returns
         -------
@@ -52,10 +64,11 @@ class Scaling:
         """
         if not normalize:
             return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]), 0.0, 1.0)
-        x_mean, x_scale = _spread(X)
-        slope = _slope((X - x_mean) / x_scale, y) if linear else None
+        x_mean, x_scale = _spread(X, weight)
+        x_scale = common_scale(x_scale, blocks)
+        slope = _slope((X - x_mean) / x_scale, y, weight) if linear else None
         left = y if slope is None else y - ((X - x_mean) / x_scale) @ slope
-        y_mean, y_scale = _spread(left[:, None])
+        y_mean, y_scale = _spread(left[:, None], weight)
         return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]), slope)
 
     def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
@@ -87,16 +100,50 @@ class Scaling:
         return variance.cpu().double().numpy() * self.y_scale**2
 
 
-def _slope(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+def common_scale(scale: np.ndarray, blocks: Sequence[Sequence[int]]) -> np.ndarray:
+    """Give the columns of 0 and 1 of one text column a common scale.
+
+    Two rows with different texts then are equally far apart, whatever the texts; and on average over all
+    pairs of rows as far as in a standardised column of numbers: the sum of the columns' variances p(1 − p)
+    is half the mean square of the distance.
+
+    Parameters
+    ----------
+    scale : ndarray of shape (d,)
+        The standard deviation of each column.
+    blocks : sequence of sequences of int
+        The places of the columns of each text column.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+    """
+    scale = scale.copy()
+    for block in map(list, blocks):
+        varying = np.where(scale[block] == 1.0, 0.0, scale[block])  # 1: a text that all rows have
+        total = float(np.sqrt(np.square(varying).sum()))
+        scale[block] = total if total > 0.0 else 1.0
+    return scale
+
+
+def _slope(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Least squares of y on standardised columns; of columns that say the same, the smallest slopes."""
-    return linalg.least_squares(X, y - y.mean())
+    left = y - np.average(y, weights=weight)
+    if weight is None:
+        return linalg.least_squares(X, left)
+    root = np.sqrt(weight)
+    return linalg.least_squares(X * root[:, None], left * root)
 
 
-def _spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _spread(columns: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column; a column that does not vary keeps its scale."""
     with np.errstate(all="ignore"):
-        mean = columns.mean(0, dtype=np.float64)
-        deviation = columns.std(0, dtype=np.float64)
+        if weight is None:
+            mean = columns.mean(0, dtype=np.float64)
+            deviation = columns.std(0, dtype=np.float64)
+        else:
+            mean = np.average(columns.astype(np.float64), 0, weight)
+            deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
     with np.errstate(over="ignore", under="ignore"):
         square = np.square(deviation)
     lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)

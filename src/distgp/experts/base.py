@@ -129,6 +129,10 @@ class Posterior(ABC):
     def without_rows(self) -> Self:
         """The same posterior without rows that it can do without."""
 
+    @abstractmethod
+    def chosen(self, which: Tensor) -> Self:
+        """These experts of a batch, by their places in it, as they are."""
+
     @property
     def count(self) -> int:
         """The number of experts in a batch with one leading dimension."""

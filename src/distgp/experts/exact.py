@@ -128,6 +128,12 @@ class ExactPosterior(Posterior):
         """Return the posterior itself: exact experts are made of their rows."""
         return self
 
+    def chosen(self, which: Tensor) -> ExactPosterior:
+        """The rows and factors of these experts."""
+        return ExactPosterior(
+            self.parameters[which], self.shard[which], self.L[which], self.alpha[which]
+        )
+
     def means(self) -> ExactMeans:
         """The rows and α, without L."""
         return ExactMeans(self.parameters, self.shard.X, self.alpha)

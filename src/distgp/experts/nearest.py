@@ -150,6 +150,10 @@ class NearestPosterior(Posterior):
         """The number of real rows."""
         return int(self.shard.sizes.sum())
 
+    def chosen(self, which: Tensor) -> NearestPosterior:
+        """The rows of these experts."""
+        return NearestPosterior(self.parameters[which], self.shard[which], self.expert)
+
     def without_rows(self) -> NearestPosterior:
         """Return the posterior itself: it is made of its rows."""
         return self

@@ -62,7 +62,7 @@ class SparseSums:
     trace: Tensor
     n: Tensor
 
-    def __getitem__(self, index: int | slice) -> SparseSums:
+    def __getitem__(self, index: int | slice | Tensor) -> SparseSums:
         """The sums of these shards of a batch."""
         return SparseSums(
             self.AAt[index], self.Ay[index], self.yy[index], self.trace[index], self.n[index]
@@ -262,6 +262,13 @@ class SparsePosterior(Posterior):
     def without_rows(self) -> SparsePosterior:
         """The same posterior, whose sums are all that it needs."""
         return replace(self, shard=None)
+
+    def chosen(self, which: Tensor) -> SparsePosterior:
+        """The sums and factors of these experts."""
+        Lu = self.Lu[which] if self.Lu.ndim > 2 else self.Lu
+        shard = None if self.shard is None else self.shard[which]
+        factors = SparseFactors(self.factors.LB[which], self.factors.c[which])
+        return SparsePosterior(self.parameters[which], Lu, self.sums[which], factors, shard)
 
     @cached_property
     def weights(self) -> Tensor:

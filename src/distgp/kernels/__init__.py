@@ -3,9 +3,12 @@
 from distgp.kernels.algebra import Product, Scale, Sum
 from distgp.kernels.base import Kernel, ParameterError
 from distgp.kernels.coordinates import coordinates
+from distgp.kernels.expression import Built, Expression
+from distgp.kernels.layout import InputLayout, in_data_units, resolved
 from distgp.kernels.nondecaying import Constant, Linear, Periodic
 from distgp.kernels.separable import factors, separable
 from distgp.kernels.stationary import (
+    KERNELS,
     RBF,
     Matern12,
     Matern32,
@@ -13,20 +16,15 @@ from distgp.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
-
-KERNELS: dict[str, type[Stationary]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "rational-quadratic": RationalQuadratic,
-}
-"""The kernels that estimators know by name: those with one lengthscale per column."""
+from distgp.kernels.strings import parse
 
 __all__ = [
     "KERNELS",
     "RBF",
+    "Built",
     "Constant",
+    "Expression",
+    "InputLayout",
     "Kernel",
     "Linear",
     "Matern12",
@@ -41,5 +39,8 @@ __all__ = [
     "Sum",
     "coordinates",
     "factors",
+    "in_data_units",
+    "parse",
+    "resolved",
     "separable",
 ]

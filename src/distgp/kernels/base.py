@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias, cast, dataclass_transform
 
 import numpy as np
@@ -34,14 +34,26 @@ def vector(value: TensorLike) -> Tensor:
     return tensor.reshape(1) if tensor.ndim == 0 else tensor
 
 
-def columns(value: list[int] | tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Convert the input columns that a kernel looks at to a tuple; None stands for all."""
-    if value is not None and not len(value):
+def columns(value: str | Sequence[int | str] | None) -> tuple[int | str, ...] | None:
+    """Convert the input columns that a kernel looks at to a tuple; None stands for all.
+
+    Numbers are places of columns. Names stay as they are, until `distgp.kernels.resolved` puts the
+    places of the columns so called in their stead.
+    """
+    if value is None:
+        return None
+    given = (value,) if isinstance(value, str) else tuple(value)
+    if not given:
         raise ParameterError("active_dims must name at least one column, or be None for all")
-    return None if value is None else tuple(int(column) for column in value)
+    return tuple(str(c) if isinstance(c, str) else int(c) for c in given)
 
 
-def field(*, default: Any = dataclasses.MISSING, converter: Callable[[Any], Any]) -> Any:
+def field(
+    *,
+    default: Any = dataclasses.MISSING,
+    converter: Callable[[Any], Any],
+    kw_only: bool = False,
+) -> Any:
     """Declare a dataclass field whose value is converted when the kernel is built.
 
     Parameters
@@ -51,8 +63,10 @@ def field(*, default: Any = dataclasses.MISSING, converter: Callable[[Any], Any]
     converter : callable
         `scalar`, `vector`, `columns`, or any function that checks and converts the value. Tensors
         that it returns are hyperparameters, and must be positive.
+    kw_only : bool, default=False
+        Whether the value can be given by name alone.
     """
-    return dataclasses.field(default=default, metadata={"converter": converter})
+    return dataclasses.field(default=default, metadata={"converter": converter}, kw_only=kw_only)
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
@@ -229,7 +243,35 @@ def check_positive(name: str, value: Tensor) -> None:
         raise ParameterError(f"{name} must be positive and finite, got {_rounded(value)}")
 
 
-def select(X: Tensor, active: tuple[int, ...] | None, *parameters: Tensor) -> Tensor:
+def places(active: tuple[int | str, ...] | None, d: int) -> list[int]:
+    """List the places, 0 … d − 1, of the columns that a kernel looks at.
+
+    Parameters
+    ----------
+    active : tuple of int, or None
+        The columns, those below zero counted from the last; None for all.
+    d : int
+        The number of input columns.
+
+    Raises
+    ------
+    ParameterError
+        Where columns reach past the last, or are still names.
+    """
+    if active is None:
+        return list(range(d))
+    numbers = [column for column in active if not isinstance(column, str)]
+    if len(numbers) < len(active):
+        raise ParameterError(
+            f"active_dims {active} has names, which only a table's columns have: let an estimator or "
+            "distgp.kernels.resolved look them up, or give the places of columns, 0 for the first"
+        )
+    if max(numbers) >= d or min(numbers) < -d:
+        raise ParameterError(f"active_dims {active} reach past the last of the {d} input columns")
+    return [column % d for column in numbers]
+
+
+def select(X: Tensor, active: tuple[int | str, ...] | None, *parameters: Tensor) -> Tensor:
     """Select the columns of X that a kernel looks at.
 
     Parameters
@@ -242,11 +284,7 @@ def select(X: Tensor, active: tuple[int, ...] | None, *parameters: Tensor) -> Te
         Parameters with one number per column or one for all, which must fit the selection.
     """
     if active is not None:
-        if max(active) >= X.shape[-1] or min(active) < -X.shape[-1]:
-            raise ParameterError(
-                f"active_dims {active} reach past the last of the {X.shape[-1]} input columns"
-            )
-        X = X[..., list(active)]
+        X = X[..., places(active, X.shape[-1])]
     for parameter in parameters:
         if parameter.shape[-1] not in (1, X.shape[-1]):
             raise ParameterError(

@@ -48,8 +48,8 @@ class Linear(Kernel):
     ----------
     variance : float, sequence or Tensor, default=1.0
         The variances v of the weights: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Linear(Kernel):
     """
 
     variance: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int, ...] | None = field(default=None, converter=columns)
+    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Multiply two scaled factors, X1 diag(√v) and X2 diag(√v), so that it stays symmetric."""
@@ -86,8 +86,8 @@ class Periodic(Kernel):
         The lengthscales ℓ on the circle: one per column, (*batch, d), or one for all, (*batch, 1).
     period : float, sequence or Tensor, default=1.0
         The periods p, likewise.
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class Periodic(Kernel):
 
     lengthscale: Tensor = field(default=1.0, converter=vector)
     period: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int, ...] | None = field(default=None, converter=columns)
+    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Evaluate the RBF kernel of the embedded inputs."""

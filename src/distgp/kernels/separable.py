@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from distgp.kernels.algebra import Product, Scale
-from distgp.kernels.base import Kernel, TensorLike, vector
+from distgp.kernels.base import Kernel, TensorLike, places, vector
 from distgp.kernels.nondecaying import Constant, Periodic
 from distgp.kernels.stationary import RBF, Stationary
 
@@ -86,7 +86,7 @@ def _factors(kernel: Kernel, d: int) -> Factors | None:
     """Any kernel that looks at a single column is its own factor."""
     active = getattr(kernel, "active_dims", None)
     if active is not None and len(active) == 1:
-        return {active[0] % d: dataclasses.replace(_any(kernel), active_dims=None)}
+        return {places(active, d)[0]: dataclasses.replace(_any(kernel), active_dims=None)}
     return {0: kernel} if d == 1 else None
 
 
@@ -116,15 +116,17 @@ def _(kernel: Product, d: int) -> Factors | None:
 @_factors.register
 def _(kernel: RBF, d: int) -> Factors:
     product: Factors = {}
-    for j, column in _columns(kernel.active_dims, d):
-        product = _times(product, {column: RBF(_at(kernel.lengthscale, j))})
+    columns = places(kernel.active_dims, d)
+    lengths = kernel.lengthscale_by_column(len(columns))  # columns that share one get copies of it
+    for j, column in enumerate(columns):
+        product = _times(product, {column: RBF(_at(lengths, j))})
     return product
 
 
 @_factors.register
 def _(kernel: Periodic, d: int) -> Factors:
     product: Factors = {}
-    for j, column in _columns(kernel.active_dims, d):
+    for j, column in enumerate(places(kernel.active_dims, d)):
         factor = Periodic(_at(kernel.lengthscale, j), _at(kernel.period, j))
         product = _times(product, {column: factor})
     return product
@@ -133,11 +135,6 @@ def _(kernel: Periodic, d: int) -> Factors:
 def _times(a: Factors, b: Factors) -> Factors:
     both = {j: Product((a[j], b[j])) for j in a.keys() & b.keys()}
     return a | b | both
-
-
-def _columns(active: tuple[int, ...] | None, d: int) -> list[tuple[int, int]]:
-    """List the columns that a kernel looks at: the place of each in its parameters, and its number."""
-    return [(j, column % d) for j, column in enumerate(range(d) if active is None else active)]
 
 
 def _at(parameter: Tensor, j: int) -> Tensor:

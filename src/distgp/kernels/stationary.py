@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
+from distgp.kernels.base import (
+    Kernel,
+    ParameterError,
+    columns,
+    field,
+    scalar,
+    select,
+    vector,
+)
 
 
 def squared_distance(A: Tensor, B: Tensor) -> Tensor:
@@ -77,6 +86,19 @@ def safe_sqrt(square: Tensor) -> Tensor:
     return square.clamp_min(tiny).sqrt()
 
 
+def lengths(value: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Convert the places of lengthscales, one for each column, to a tuple; None for one each."""
+    if value is None:
+        return None
+    found = tuple(int(place) for place in value)
+    if not found or min(found) < 0:
+        raise ParameterError(
+            "shared must say for each column which lengthscale it has, by numbers from 0, such as "
+            f"(0, 1, 1), or be None, got {found}"
+        )
+    return found
+
+
 class ShapeOfDistance(torch.autograd.Function):
     """shape(r²) for all pairs of rows of A and B, with the derivative written by hand.
 
@@ -120,12 +142,15 @@ class Stationary(Kernel):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
     """
 
     lengthscale: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int, ...] | None = field(default=None, converter=columns)
+    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
+    shared: tuple[int, ...] | None = field(default=None, converter=lengths, kw_only=True)
 
     @abstractmethod
     def shape(self, square: Tensor) -> Tensor:
@@ -148,7 +173,33 @@ class Stationary(Kernel):
 
     def scaled(self, X: Tensor) -> Tensor:
         """The active columns in units of the lengthscales, x / ℓ."""
-        return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
+        if self.shared is None:
+            return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
+        X = select(X, self.active_dims)
+        return X / self.lengthscale_by_column(X.shape[-1])[..., None, :]
+
+    def lengthscale_by_column(self, count: int) -> Tensor:
+        """The lengthscale of each of the `count` active columns, (*batch, count), or (*batch, 1).
+
+        Raises
+        ------
+        ParameterError
+            Where `shared` does not fit the columns or the lengthscales.
+        """
+        if self.shared is None:
+            return self.lengthscale
+        if len(self.shared) != count:
+            raise ParameterError(
+                f"shared says which lengthscale each of {len(self.shared)} columns has, but the kernel "
+                f"looks at {count} columns: give it one entry for each of them"
+            )
+        held = self.lengthscale.shape[-1]
+        if set(self.shared) != set(range(held)):
+            raise ParameterError(
+                f"the kernel holds {held} lengthscales, but shared refers to {sorted(set(self.shared))}: "
+                f"it must refer to all of them, by numbers from 0 to {held - 1}"
+            )
+        return self.lengthscale[..., list(self.shared)]
 
 
 class FixedShape(Stationary):
@@ -160,8 +211,10 @@ class FixedShape(Stationary):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
     """
 
     @abstractmethod
@@ -185,8 +238,10 @@ class RBF(FixedShape):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
 
     Examples
     --------
@@ -216,8 +271,10 @@ class Matern12(FixedShape):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
 
     Examples
     --------
@@ -247,8 +304,10 @@ class Matern32(FixedShape):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
 
     Examples
     --------
@@ -278,8 +337,10 @@ class Matern52(FixedShape):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
 
     Examples
     --------
@@ -310,8 +371,10 @@ class RationalQuadratic(Stationary):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int, optional
-        The columns that the kernel looks at; all by default.
+    active_dims : sequence of int or str, optional
+        The columns that the kernel looks at, by place or name; all by default.
+    shared : sequence of int, optional
+        Which of the lengthscales each of these columns has, so that several can share one.
     alpha : float or Tensor, default=1.0
         The mixture parameter α, (*batch,).
 
@@ -328,3 +391,13 @@ class RationalQuadratic(Stationary):
         """Compute exp(−α log(1 + r² / 2α))."""
         alpha = self.alpha[..., None, None]
         return torch.exp(-alpha * torch.log1p(square / (2.0 * alpha)))
+
+
+KERNELS: dict[str, type[Stationary]] = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational-quadratic": RationalQuadratic,
+}
+"""The kernels that estimators know by name: those with one lengthscale per column."""

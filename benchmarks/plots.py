@@ -1,0 +1,91 @@
+"""The pictures of docs/plots.md: every function of distgp.plotting, on a made-up table. Takes seconds.
+
+The demand for electricity in 800 hours depends on the temperature, the hour, the wind, and on whether it
+is a weekend; three more columns mean nothing. A quarter of the rows are held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import distgp
+from distgp import plotting
+from distgp.compare import compare, reference
+
+ROWS = 800
+
+
+def table(seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Rows with names, and the demand."""
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(
+        {
+            "temperature": rng.normal(12.0, 8.0, ROWS),
+            "hour": rng.integers(0, 24, ROWS).astype(float),
+            "wind": rng.gamma(3.0, 1.5, ROWS),
+            "weekend": (rng.random(ROWS) < 2 / 7).astype(float),
+            "humidity": rng.uniform(30.0, 100.0, ROWS),
+            "pressure": rng.normal(1013.0, 9.0, ROWS),
+            "sensor": rng.integers(1, 40, ROWS).astype(float),
+        }
+    )
+    heating = 1.2 * np.logaddexp(0.0, (15.0 - X["temperature"]) / 2.0) + 0.03 * X["wind"] ** 2
+    daily = 6.0 * np.sin(np.pi * (X["hour"] - 7.0) / 12.0) * (1.0 - 0.5 * X["weekend"])
+    demand = 40.0 + heating + daily - 3.0 * X["weekend"] + 1.5 * rng.normal(size=ROWS)
+    return X, np.asarray(demand)
+
+
+def figure_of(drawn: Axes | Sequence[Axes]) -> Figure:
+    first: Any = drawn if isinstance(drawn, Axes) else drawn[0]
+    return first.figure
+
+
+def one_input() -> Figure:
+    """A model with one input, and the observations that it was fitted to."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(0.0, 4.0, 60), rng.uniform(6.0, 10.0, 60)])[:, None]
+    y = np.sin(x[:, 0]) + 0.3 * x[:, 0] + 0.2 * rng.normal(size=len(x))
+    gp = distgp.DistributedGPRegressor(random_state=0).fit(x, y)
+    return figure_of(plotting.plot_prediction(gp, x, y))
+
+
+def pictures() -> Iterator[tuple[str, Figure]]:
+    """Every picture and its name."""
+    X, y = table()
+    few = ["temperature", "hour"]
+    train, test, y_train, y_test = X[200:], X[:200], y[200:], y[:200]
+    gp = distgp.DistributedGPRegressor(random_state=0).fit(train, y_train)
+    yield "prediction", one_input()
+    yield "slices", figure_of(plotting.plot_slices(gp, train))
+    yield "partial-dependence", figure_of(plotting.plot_partial_dependence(gp, train))
+    yield "relevance", figure_of(plotting.plot_relevance(gp))
+    yield "residuals", figure_of(plotting.plot_residuals(gp, test, y_test))
+    residuals = plotting.plot_residuals(gp, test, y_test, few, standardize=True)
+    yield "standardised-residuals", figure_of(residuals)
+    yield "calibration", figure_of(plotting.plot_calibration(gp, test, y_test))
+    yield "choice", figure_of(plotting.plot_choice(gp))
+    yield "training", figure_of(plotting.plot_training(gp))
+    experts = distgp.DistributedGPRegressor(expert="exact", n_experts=4, random_state=0)
+    experts.fit(train, y_train)
+    names = ["poe", "gpoe", "rbcm", "two-level"]
+    results = compare(experts, test, y_test, reference(experts, train, y_train), names)
+    yield "comparison", plotting.comparison_figure(results)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    folder = Path(__file__).resolve().parents[1] / "docs" / "plots"
+    parser.add_argument("--out", type=Path, default=folder, help="folder for the pictures")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, figure in pictures():
+        plotting.save_figure(figure, options.out / f"{name}.png")
+        print(options.out / f"{name}.png")

@@ -1,0 +1,170 @@
+"""Transforms of the target: a GP on g(y) instead of y, and its predictions mapped back.
+
+A Gaussian z ~ N(μ, s²) of g(y) gives y = g⁻¹(z). Quantiles are mapped exactly, since g is increasing.
+The mean is E g⁻¹(z), which is not g⁻¹(μ): for the logarithm exp(μ + s²/2), for Yeo and Johnson's
+transform by quadrature.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy import optimize
+from scipy.special import roots_hermitenorm
+
+NODES = 64
+"""Points of the Gauss–Hermite rule for moments."""
+LARGEST_POWER = 5.0
+"""λ of Yeo and Johnson is looked for between −5 and 5."""
+
+
+class Transform(ABC):
+    """An increasing function g of the target."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def forward(self, y: np.ndarray) -> np.ndarray:
+        """Compute z = g(y)."""
+
+    @abstractmethod
+    def inverse(self, z: np.ndarray) -> np.ndarray:
+        """Compute y = g⁻¹(z)."""
+
+    @abstractmethod
+    def log_slope(self, y: np.ndarray) -> np.ndarray:
+        """Compute log g′(y), which turns a density of z into one of y."""
+
+    @abstractmethod
+    def check(self, y: np.ndarray) -> None:
+        """Refuse targets that g is not defined for."""
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of g⁻¹(z) for z ~ N(mean, variance), by Gauss–Hermite quadrature."""
+        nodes, weights = roots_hermitenorm(NODES)
+        weights = weights / weights.sum()
+        values = self.inverse(mean[..., None] + np.sqrt(variance)[..., None] * nodes)
+        first = values @ weights
+        return first, np.square(values - first[..., None]) @ weights
+
+
+@dataclass(frozen=True)
+class Log(Transform):
+    """g(y) = log y, for positive targets."""
+
+    name: ClassVar[str] = "log"
+
+    def forward(self, y: np.ndarray) -> np.ndarray:
+        """Compute log y."""
+        return np.log(y)
+
+    def inverse(self, z: np.ndarray) -> np.ndarray:
+        """Compute exp z."""
+        return np.exp(z)
+
+    def log_slope(self, y: np.ndarray) -> np.ndarray:
+        """Compute log (1/y)."""
+        return -np.log(y)
+
+    def check(self, y: np.ndarray) -> None:
+        """Refuse targets that are not positive."""
+        if not (y > 0).all():
+            raise ValueError(
+                "target_transform='log' needs positive targets, got "
+                f"{int((y <= 0).sum())} of {y.size} at or below 0 (the least is {y.min():g}): take "
+                "'yeo-johnson', or shift the target"
+            )
+
+    def moments(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log-normal's: exp(μ + s²/2) and (exp(s²) − 1) exp(2μ + s²)."""
+        first = np.exp(mean + 0.5 * variance)
+        return first, np.expm1(variance) * np.square(first)
+
+
+@dataclass(frozen=True)
+class YeoJohnson(Transform):
+    """The power transform of Yeo and Johnson (2000), for targets of any sign.
+
+    g(y) = ((1 + y)^λ − 1) / λ for y ≥ 0 and −((1 − y)^(2−λ) − 1) / (2 − λ) below, with logarithms at
+    λ = 0 and λ = 2. The target is divided by its root mean square first, so that λ does not depend on
+    the units.
+
+    Parameters
+    ----------
+    power : float
+        λ.
+    scale : float
+        What the target is divided by.
+    """
+
+    name: ClassVar[str] = "yeo-johnson"
+    power: float
+    scale: float
+
+    @staticmethod
+    def of(y: np.ndarray) -> YeoJohnson:
+        """Find λ by maximum likelihood of a normal distribution of g(y)."""
+        scale = float(np.sqrt(np.mean(np.square(y)))) or 1.0
+
+        def loss(power: float) -> float:
+            transform = YeoJohnson(power, scale)
+            spread = float(np.var(transform.forward(y)))
+            if not 0.0 < spread < np.inf:
+                return np.inf
+            return 0.5 * np.log(spread) - float(transform.log_slope(y).mean())
+
+        bounds = (-LARGEST_POWER, LARGEST_POWER)
+        found: float = optimize.minimize_scalar(loss, bounds=bounds, method="bounded").x  # pyright: ignore[reportAttributeAccessIssue]
+        return YeoJohnson(float(found), scale)
+
+    def forward(self, y: np.ndarray) -> np.ndarray:
+        """Compute g(y)."""
+        y = np.asarray(y, dtype=np.float64) / self.scale
+        up, down = np.log1p(np.maximum(y, 0.0)), np.log1p(np.maximum(-y, 0.0))
+        return np.where(y >= 0, _power(up, self.power), -_power(down, 2.0 - self.power))
+
+    def inverse(self, z: np.ndarray) -> np.ndarray:
+        """Compute g⁻¹(z); infinite beyond the range of g, which is bounded where λ < 0 or λ > 2."""
+        z = np.asarray(z, dtype=np.float64)
+        up = _unpower(np.maximum(z, 0.0), self.power)
+        down = _unpower(np.maximum(-z, 0.0), 2.0 - self.power)
+        return self.scale * np.where(z >= 0, np.expm1(up), -np.expm1(down))
+
+    def log_slope(self, y: np.ndarray) -> np.ndarray:
+        """Compute log g′(y)."""
+        y = np.asarray(y, dtype=np.float64) / self.scale
+        up, down = np.log1p(np.maximum(y, 0.0)), np.log1p(np.maximum(-y, 0.0))
+        return (self.power - 1.0) * up + (1.0 - self.power) * down - np.log(self.scale)
+
+    def check(self, y: np.ndarray) -> None:
+        """Take any targets."""
+
+
+def _power(log: np.ndarray, power: float) -> np.ndarray:
+    """(exp(log)^λ − 1) / λ, and log itself for λ = 0."""
+    return log if power == 0.0 else np.expm1(power * log) / power
+
+
+def _unpower(value: np.ndarray, power: float) -> np.ndarray:
+    """The inverse of `_power`, of values ≥ 0."""
+    if power == 0.0:
+        return value
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.log1p(power * value) / power
+    return np.where(power * value > -1.0, found, np.inf)
+
+
+TRANSFORMS = (Log.name, YeoJohnson.name)
+"""What `target_transform` may be."""
+
+
+def transform_of(name: str | None, y: np.ndarray) -> Transform | None:
+    """The transform of one target by its name, with what it learns of y; None for none."""
+    if name is None:
+        return None
+    made: Transform = Log() if name == Log.name else YeoJohnson.of(y)
+    made.check(y)
+    return made

@@ -1,0 +1,296 @@
+"""From a user's columns and units to those that kernels compute in.
+
+A user thinks in columns of a table and in their units: "temp", with a lengthscale of 3 degrees. A kernel
+sees features: numbers made of the columns, several of a text or a date, each standardised as
+(x − mean) / scale. An `InputLayout` says how the two belong together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distgp.kernels.base import Kernel, ParameterError, select
+from distgp.kernels.nondecaying import Linear, Periodic
+from distgp.kernels.stationary import Stationary
+
+MOST_NAMES = 12
+"""Names that an error message lists."""
+LONGEST_QUOTE = 60
+"""Characters of a text that an error message repeats."""
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """The features that kernels see, and how they belong to a user's columns.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The name of each feature.
+    columns : mapping of str to tuple of int
+        The user's columns, and the places of their features; empty for arrays, whose columns are
+        features themselves.
+    days : frozenset of int
+        The places of features that are days since 1970, one for each column of dates.
+    groups : tuple of int, optional
+        Which lengthscale each feature has: the features of one text column share one. None where
+        each has its own.
+    scale : sequence of float
+        What each feature was divided by when it was standardised.
+
+    Examples
+    --------
+    >>> layout = InputLayout(("temp", "sky=clear", "sky=grey"), {"temp": (0,), "sky": (1, 2)},
+    ...                      groups=(0, 1, 1), scale=(7.0, 0.5, 0.5))
+    >>> layout.places_of("sky")
+    (1, 2)
+    """
+
+    names: tuple[str, ...]
+    columns: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    days: frozenset[int] = frozenset()
+    groups: tuple[int, ...] | None = None
+    scale: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        d = len(self.names)
+        if not len(self.scale):
+            object.__setattr__(self, "scale", (1.0,) * d)
+        assert len(self.scale) == d and all(scale > 0 for scale in self.scale)
+        assert self.groups is None or len(self.groups) == d
+        assert all(0 <= j < d for found in self.columns.values() for j in found)
+
+    @staticmethod
+    def of_array(d: int, scale: Sequence[float] = ()) -> InputLayout:
+        """The layout of an array with d columns, which are called x0, x1, …"""
+        return InputLayout(tuple(f"x{j}" for j in range(d)), scale=scale)
+
+    @property
+    def d(self) -> int:
+        """The number of features."""
+        return len(self.names)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The names of the user's columns."""
+        return tuple(self.columns) or self.names
+
+    def places_of(self, name: str) -> tuple[int, ...]:
+        """List the features of a column, or the one feature of a name.
+
+        The columns of an array also go by their numbers, 0, 1, …
+
+        Raises
+        ------
+        ParameterError
+            Where there is no such column, with the names that there are.
+        """
+        if name in self.columns:
+            return self.columns[name]
+        if name in self.names:
+            return (self.names.index(name),)
+        numbers = {} if self.columns else {str(j): j for j in range(self.d)}
+        if name in numbers:
+            return (numbers[name],)
+        raise ParameterError(f"there is no column {quoted(name)}{near(name, self.known)}")
+
+    def places_of_number(self, name: str) -> tuple[int, ...]:
+        """List the features of a column that can be measured: of a date, its days; text is refused."""
+        found = self.places_of(name)
+        if dates := tuple(j for j in found if j in self.days):
+            return dates
+        if len(found) > 1:
+            raise ParameterError(
+                f"column {quoted(name)} is text, which has neither period nor unit: name a column of "
+                "numbers or dates"
+            )
+        return found
+
+    def sharing(self, features: Sequence[int]) -> tuple[int, ...] | None:
+        """Tell which lengthscale each of these features has, from 0; None where each has its own."""
+        if self.groups is None:
+            return None
+        order = list(dict.fromkeys(self.groups[j] for j in features))
+        found = tuple(order.index(self.groups[j]) for j in features)
+        return found if len(order) < len(found) else None
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """End a message about an unknown name: with the name that was likely meant, and with those known."""
+    known = list(known)
+    by_lower = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower()[:100], by_lower, n=1, cutoff=0.5)
+    meant = f"; did you mean {quoted(by_lower[close[0]])}?" if close else ":"
+    return f"{meant} there are {listed(known)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotes; of very many, the first and how many there are."""
+    text = ", ".join(map(quoted, names[:MOST_NAMES]))
+    return text if len(names) <= MOST_NAMES else f"{text}, … ({len(names):,} in all)"
+
+
+def quoted(text: str) -> str:
+    """A text in quotes and on one line, cut where it is long."""
+    return repr(text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…")
+
+
+def resolved(kernel: Kernel, layout: InputLayout) -> Kernel:
+    """Put the places of columns where a kernel's `active_dims` has their names.
+
+    A text column stands for all of its features, and so does a date; in a `Periodic` kernel a date
+    stands for its days alone. A kernel with one parameter per named column keeps that: the features of
+    one column share a lengthscale.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        A kernel whose `active_dims` may hold names.
+    layout : InputLayout
+        The columns there are.
+
+    Returns
+    -------
+    Kernel
+        The same kernel, on places.
+
+    Raises
+    ------
+    ParameterError
+        Where there is no column of a name.
+
+    Examples
+    --------
+    >>> from distgp import Matern52
+    >>> layout = InputLayout(("temp", "sky=clear", "sky=grey"), {"temp": (0,), "sky": (1, 2)})
+    >>> resolved(2.0 * Matern52([0.5, 3.0], active_dims=["temp", "sky"]), layout)
+    Scale(kernel=Matern52(lengthscale=[0.5, 3.0], active_dims=(0, 1, 2), shared=(0, 1, 1)), variance=2.0)
+    """
+    active = getattr(kernel, "active_dims", None)
+    if active is None or not any(isinstance(column, str) for column in active):
+        return _rebuilt(kernel, lambda child: resolved(child, layout))
+    find = layout.places_of_number if isinstance(kernel, Periodic) else layout.places_of
+    found = [find(column) if isinstance(column, str) else (column,) for column in active]
+    # For each feature, which of the given columns it belongs to.
+    owner = [place for place, features in enumerate(found) for _ in features]
+    changes: dict[str, Any] = {"active_dims": tuple(j for features in found for j in features)}
+    if len(owner) > len(active):
+        changes |= _spread(kernel, owner)
+    return _replaced(kernel, **changes)
+
+
+def _spread(kernel: Kernel, owner: list[int]) -> dict[str, Any]:
+    """The parameters of a kernel with one value per column, for the features of the columns."""
+    count = max(owner) + 1
+    if isinstance(kernel, Stationary):
+        each = kernel.shared or tuple(range(kernel.lengthscale.shape[-1]))
+        return {"shared": tuple(each[i] for i in owner)} if len(each) == count > 1 else {}
+    batches = kernel.batches()
+    vectors = {n: v for n, v in kernel.own_parameters().items() if v.ndim > len(batches[n])}
+    return {name: v[..., owner] for name, v in vectors.items() if v.shape[-1] == count > 1}
+
+
+@singledispatch
+def _standardised(kernel: Kernel, layout: InputLayout) -> Kernel:
+    """Kernels without units of inputs stay, but for those that they are built from."""
+    return _rebuilt(kernel, lambda child: _standardised(child, layout))
+
+
+@_standardised.register
+def _(kernel: Stationary, layout: InputLayout) -> Kernel:
+    """|x − x′| / ℓ = |x̃ − x̃′| / (ℓ / scale) for x̃ = (x − mean) / scale."""
+    given = kernel.lengthscale
+    if kernel.shared is None:
+        return _replaced(kernel, lengthscale=_merged(given / _scales(kernel, layout, given), given))
+    scale = _scales(kernel, layout)
+    lengths = kernel.lengthscale_by_column(len(scale)) / scale.to(given)
+    first = [kernel.shared.index(i) for i in range(given.shape[-1])]
+    kept = lengths[..., first]
+    if torch.equal(kept[..., list(kernel.shared)], lengths):
+        return _replaced(kernel, lengthscale=kept)
+    return _replaced(kernel, lengthscale=lengths, shared=None)
+
+
+@_standardised.register
+def _(kernel: Periodic, layout: InputLayout) -> Kernel:
+    """The period is divided like a lengthscale; the lengthscale is one on the circle, without unit."""
+    scale = _scales(kernel, layout, kernel.period)
+    return _replaced(kernel, period=_merged(kernel.period / scale, kernel.period))
+
+
+@_standardised.register
+def _(kernel: Linear, layout: InputLayout) -> Kernel:
+    """v (x − mean)(x′ − mean) = v scale² x̃ x̃′."""
+    scale = _scales(kernel, layout, kernel.variance)
+    return _replaced(kernel, variance=_merged(kernel.variance * scale.square(), kernel.variance))
+
+
+def in_data_units(kernel: Kernel, layout: InputLayout) -> Kernel:
+    """Turn a kernel whose parameters are in the data's units into one on standardised inputs.
+
+    Lengthscales and periods are divided by the scale of their column. The variances of a linear kernel,
+    k = Σ_j v_j x_j x′_j with inputs centred at their means, are multiplied by its square. Where one
+    parameter stands for columns of different scales it becomes one per column. Signal variances, α and
+    a periodic kernel's lengthscale have no unit of an input and stay; so does a kernel of another class.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        A kernel in the data's units; names in its `active_dims` are looked up first.
+    layout : InputLayout
+        The columns there are, and their scales.
+
+    Returns
+    -------
+    Kernel
+        A kernel k̃ with k̃((x − mean) / scale, (x′ − mean) / scale) = k(x, x′).
+
+    Examples
+    --------
+    >>> from distgp import RBF
+    >>> in_data_units(RBF(6.0), InputLayout.of_array(2, scale=[2.0, 3.0]))
+    RBF(lengthscale=[3.0, 2.0])
+    """
+    return _standardised(resolved(kernel, layout), layout)
+
+
+def _scales(kernel: Any, layout: InputLayout, *parameters: Tensor) -> Tensor:
+    """The scales of a kernel's columns, like the parameters, whose width must fit the columns."""
+    scale = torch.tensor([[float(value) for value in layout.scale]], dtype=torch.float64)
+    found = select(scale, kernel.active_dims, *parameters)[0]
+    return found.to(parameters[0]) if parameters else found
+
+
+def _merged(values: Tensor, given: Tensor) -> Tensor:
+    """One value for all columns, where it was given so and is still the same for all."""
+    first = values[..., :1]
+    same = given.shape[-1] == 1 and torch.equal(first.expand_as(values), values)
+    return first if same else values
+
+
+def _rebuilt(kernel: Kernel, change: Callable[[Kernel], Kernel]) -> Kernel:
+    """The kernel with its children changed."""
+    changes: dict[str, Any] = {}
+    for spec in dataclasses.fields(_any(kernel)):
+        value = getattr(kernel, spec.name)
+        if isinstance(value, Kernel):
+            changes[spec.name] = change(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Kernel):
+            changes[spec.name] = tuple(map(change, value))
+    return _replaced(kernel, **changes) if changes else kernel
+
+
+def _replaced(kernel: Kernel, /, **changes: Any) -> Kernel:
+    return dataclasses.replace(_any(kernel), **changes)
+
+
+def _any(kernel: Kernel) -> Any:
+    return kernel

@@ -1,0 +1,255 @@
+"""Figures side by side: aggregators, the candidates of a choice, and the relevance of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from distgp.choice import Choice, Trial
+from distgp.compare import Result
+from distgp.estimator import GPEstimator
+from distgp.plotting.panels import check_model, one_axes, short
+from distgp.summary import summary
+
+LEAST_BAR = 1e-3
+"""On a logarithmic axis the shortest bar stands for anything below this share of the longest."""
+LABELS = {
+    "rmse": "RMSE",
+    "nlpd": "NLPD",
+    "seconds": "seconds",
+    "coverage": "coverage of 90 % intervals",
+    "cover": "coverage of 90 % intervals",
+    "w2": "2-Wasserstein distance to the full GP",
+}
+MARKS = {
+    "taken": {"marker": "D", "color": "C1", "markersize": 8},
+    "candidate": {"marker": "o", "color": "C0"},
+    "baseline": {"marker": "s", "color": "0.5"},
+}
+"""How the trials of a choice are drawn."""
+
+
+def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -> Axes:
+    """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
+
+    What relevance is, `distgp.summary.feature_relevance` explains. With several targets each column has
+    one bar per target, and columns are in the order of their mean relevance.
+
+    Parameters
+    ----------
+    model : GPEstimator
+        A fitted model.
+    most : int, default=20
+        The number of columns to draw, at most; a note tells how many are left out.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        If the model is not fitted, or `most` is not a positive number.
+    """
+    check_model(model)
+    if most < 1:
+        raise ValueError(f"expected `most` to be 1 at least, got {most}")
+    about = summary(model)
+    shares = np.array([target.relevance for target in about.targets])
+    order = np.argsort(-shares.mean(0), kind="stable")[:most]
+    several = len(shares) > 1
+    ax = one_axes(ax, (7.0, 1.1 + len(order) * max(0.3, 0.13 * len(shares))))
+    places, height = np.arange(len(order)), 0.8 / len(shares)
+    for i, (target, share) in enumerate(zip(about.targets, shares, strict=True)):
+        middle = places + (i - (len(shares) - 1) / 2) * height
+        bars = ax.barh(middle, share[order], height, color=f"C{i % 10}", label=target.target)
+        if not several:
+            ax.bar_label(bars, fmt=" {:.3f}", fontsize="small")
+    ax.set_yticks(places, [short(about.columns[j], 30) for j in order])
+    ax.invert_yaxis()
+    ax.margins(x=0.12, y=0.02)
+    left_out = len(about.columns) - len(order)
+    columns = "column" if left_out == 1 else "columns"
+    note = f"\nleft out: {left_out:,} {columns} of less relevance" if left_out else ""
+    ax.set_xlabel(f"relevance{note}")
+    if several:
+        ax.legend(title="target", fontsize="small", loc="lower right")
+    return ax
+
+
+def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
+    """Draw how the candidates, and the baselines below them, did on the rows held out.
+
+    Parameters
+    ----------
+    model : GPEstimator or Choice
+        A fitted model that made a choice, or its attribute `choice_`.
+    metric : {"nlpd", "rmse", "cover", "seconds"}, default="nlpd"
+        What to draw. The candidate with the lowest NLPD was taken.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        If the model made no choice, or there is no such metric.
+    """
+    metrics = ("nlpd", "rmse", "cover", "seconds")
+    if metric not in metrics:
+        raise ValueError(f"metric must be one of {', '.join(map(repr, metrics))}, got {metric!r}")
+    choice = _choice(model)
+    ax = one_axes(ax, (7.0, 1.6 + 0.34 * len(choice.trials)))
+    for place, trial in enumerate(choice.trials):
+        _draw_trial(ax, place, trial, getattr(trial, metric))
+    ax.axvline(getattr(choice.best, metric), color="C1", linewidth=1, linestyle=":", zorder=0)
+    names = [short(trial.name, 40) for trial in choice.trials]
+    ax.set_yticks(range(len(names)), names, fontsize="small")
+    ax.grid(axis="y", color="0.9")
+    ax.set_axisbelow(True)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.margins(x=0.16)
+    lower = "" if metric == "cover" else " (lower is better)"
+    ax.set_xlabel(f"{LABELS[metric]} of {choice.held_out:,} rows held out{lower}")
+    kinds = [_kind(trial) for trial in choice.trials]
+    handles = [Line2D([], [], linestyle="", label=k, **MARKS[k]) for k in MARKS if k in kinds]
+    ax.legend(
+        handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False
+    )
+    return ax
+
+
+def _choice(model: Any) -> Choice:
+    if isinstance(model, Choice):
+        return model
+    check_model(model)
+    found = getattr(model, "choice_", None)
+    if not isinstance(found, Choice):
+        raise ValueError(
+            "this model was fitted without a choice between candidates, so there is nothing to draw: "
+            "leave expert, aggregation and their sizes at 'auto', or give kernel='auto', with 200 rows or "
+            "more"
+        )
+    return found
+
+
+def _kind(trial: Trial) -> str:
+    if trial.chosen:
+        return "taken"
+    return "baseline" if trial.baseline else "candidate"
+
+
+def _draw_trial(ax: Axes, place: int, trial: Trial, value: float) -> None:
+    """One trial's figure, or in its place that there is none."""
+    if trial.error:
+        across = ax.get_yaxis_transform()
+        box = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1}
+        style = {"va": "center", "color": "0.4", "fontsize": "small", "bbox": box}
+        ax.text(0.02, place, "could not be fitted", transform=across, **style)
+        return
+    ax.plot([value], [place], linestyle="", **MARKS[_kind(trial)])
+    ax.annotate(
+        f"{value:.4g}",
+        (value, place),
+        xytext=(8, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize="small",
+        fontweight="bold" if trial.chosen else "normal",
+    )
+
+
+def plot_comparison(
+    results: Sequence[Result], metric: str = "rmse", ax: Axes | None = None
+) -> Axes:
+    """Draw one bar per aggregator, the best at the top, without those that failed.
+
+    The full GP has another colour, and baselines are grey and hatched.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        What `distgp.compare.compare` returns.
+    metric : str, default="rmse"
+        A field of `Result`: "rmse", "nlpd", "w2", "seconds" or "coverage".
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        If no result has this figure.
+    """
+    ax = one_axes(ax)
+    shown = {r.name: getattr(r, metric) for r in results if r.error is None}
+    values = {name: value for name, value in shown.items() if value is not None}
+    if not values:
+        raise ValueError(f"none of these results has a {metric} to draw")
+    order = sorted(values, key=lambda name: values[name], reverse=True)
+    heights = [values[name] for name in order]
+    wide = min(heights) > 0 and max(heights) / min(heights) > 20
+    drawn = np.maximum(heights, LEAST_BAR * max(heights)) if wide else np.array(heights)
+    base = {r.name for r in results if r.baseline}
+    for bar, name in zip(ax.barh(order, drawn), order, strict=True):
+        if name in base:
+            bar.set(facecolor="0.8", edgecolor="0.4", hatch="///")
+        else:
+            bar.set(facecolor="C1" if name.startswith("full") else "C0")
+    if wide:
+        ax.set_xscale("log")
+    else:
+        ax.locator_params(axis="x", nbins=5)
+    for name, height, end in zip(order, heights, drawn, strict=True):
+        ax.annotate(f" {height:.3g}", (max(end, 0.0), name), va="center", fontsize="small")
+    ax.tick_params(axis="y", labelsize="small")
+    ax.set_xlabel(LABELS.get(metric, metric))
+    ax.margins(x=0.18)
+    return ax
+
+
+def comparison_figure(results: Sequence[Result]) -> Figure:
+    """Draw RMSE, NLPD and distance to the full GP of all aggregators in one figure.
+
+    A legend explains the colours where there are baselines, which have no distance to the full GP.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        What `distgp.compare.compare` returns.
+
+    Returns
+    -------
+    Figure
+    """
+    shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
+    across, rows = min(2, len(shown)), (len(shown) + 1) // 2
+    height = max(2.4, 0.7 + 0.24 * sum(r.error is None for r in results))
+    size = (4.3 * across, 0.3 + rows * height)
+    figure, axes = plt.subplots(rows, across, figsize=size, layout="constrained", squeeze=False)
+    for ax in axes.flat[len(shown) :]:
+        figure.delaxes(ax)
+    for ax, metric in zip(axes.flat, shown, strict=False):
+        plot_comparison(results, metric, ax)
+    if any(r.baseline and r.error is None for r in results):
+        kinds = [Patch(facecolor="C0", label="aggregator")]
+        if any(r.name.startswith("full") for r in results):
+            kinds.append(Patch(facecolor="C1", label="full GP"))
+        kinds.append(Patch(facecolor="0.8", edgecolor="0.4", hatch="///", label="baseline"))
+        figure.legend(handles=kinds, loc="outside lower center", ncols=len(kinds))
+    return figure

@@ -1,0 +1,200 @@
+"""Tables of pandas, polars and pyarrow through the estimator: text, dates, booleans, missing values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import distgp
+from distgp import DistributedGPRegressor
+from distgp.data.frames import is_plain, is_table, to_arrow
+
+FIXED = {"expert": "sparse", "n_inducing": 60, "n_iter": 20}
+
+
+def rows(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    site = rng.choice(["hill", "lake", "town"], n)
+    when = np.datetime64("2024-01-01") + rng.integers(0, 700, n).astype("timedelta64[D]")
+    table = pd.DataFrame(
+        {
+            "east": rng.uniform(-2, 2, n),
+            "site": site,
+            "wet": rng.random(n) < 0.5,
+            "when": when.astype("datetime64[us]"),
+            "kind": pd.Categorical(rng.choice(["a", "b"], n)),
+        }
+    )
+    y = np.sin(2 * table["east"]) + np.where(site == "lake", 2.0, 0.0) + 0.3 * table["wet"]
+    return table, (y + 0.1 * rng.normal(size=n)).to_numpy()
+
+
+KINDS = {
+    "pandas": lambda table: table,
+    "polars": lambda table: pl.from_pandas(table),
+    "lazy polars": lambda table: pl.from_pandas(table).lazy().collect(),
+    "pyarrow": lambda table: pa.Table.from_pandas(table, preserve_index=False),
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    table, y = rows()
+    return DistributedGPRegressor(dates="expand", **FIXED).fit(table, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_library_gives_the_same_model(fitted, kind):
+    table, y = rows()
+    gp = DistributedGPRegressor(dates="expand", **FIXED).fit(KINDS[kind](table), y)
+    new = rows(50, seed=1)[0]
+    np.testing.assert_array_equal(gp.predict(KINDS[kind](new)), fitted.predict(new))
+
+
+def test_the_model_predicts_well_and_its_file_knows_the_columns(fitted, tmp_path):
+    new, y = rows(200, seed=1)
+    mean = fitted.predict(new)
+    assert np.sqrt(np.mean((mean - y) ** 2)) < 0.4 < 0.4 * np.std(y)
+    fitted.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.predict(pl.from_pandas(new)), mean)
+    shuffled = new[["when", "kind", "wet", "site", "east"]].assign(more=1)
+    np.testing.assert_array_equal(again.predict(shuffled), mean)  # by name; others are ignored
+    np.testing.assert_array_equal(again.predict_interval(new)[0] < mean, True)
+    assert again.novelty(new).shape == (200,)
+
+
+def test_a_model_fitted_by_the_command_line_takes_raw_tables(tmp_path):
+    table, y = rows()
+    table.drop(columns=["when"]).assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    from typer.testing import CliRunner
+
+    from distgp.cli import app
+
+    arguments = [
+        "fit",
+        str(tmp_path / "t.csv"),
+        "--target",
+        "y",
+        "-o",
+        str(tmp_path / "m.safetensors"),
+    ]
+    done = CliRunner().invoke(app, [*arguments, "--expert", "sparse", "--n-iter", "5", "-q"])
+    assert done.exit_code == 0, done.output
+    gp = distgp.load(tmp_path / "m.safetensors")
+    assert np.isfinite(gp.predict(rows(20, seed=2)[0])).all()
+
+
+def test_a_text_column_has_one_lengthscale():
+    table, y = rows()
+    gp = DistributedGPRegressor(dates="expand", **FIXED).fit(table, y)
+    d = len(gp.feature_names_in_)
+    lengths = gp.kernel_.parameters()["kernel.lengthscale"]
+    assert d == 1 + 3 + 1 + 7 + 2 and lengths.shape == (d - 2 - 1,)
+
+
+def test_texts_are_equally_far_apart_whatever_their_share():
+    texts = np.repeat(["common", "rare", "rarer"], [900, 90, 10])
+    table = pd.DataFrame({"text": texts})
+    y = np.repeat([0.0, 1.0, 2.0], [900, 90, 10]) + 0.1 * np.random.default_rng(0).normal(size=1000)
+    gp = DistributedGPRegressor(**FIXED).fit(table, y)
+    scale = gp.models_[0].scaling.x_scale
+    assert np.ptp(scale) == 0
+    one_hot = np.eye(3)[np.unique(texts, return_inverse=True)[1]] / scale
+    pairs = np.random.default_rng(0).integers(0, 1000, (200_000, 2))
+    square = np.square(one_hot[pairs[:, 0]] - one_hot[pairs[:, 1]]).sum(1).mean()
+    assert abs(square - 2.0) < 0.05  # as of two rows of a standardised column of numbers
+
+
+def test_missing_values_are_refused_dropped_or_imputed():
+    table, y = rows()
+    table.loc[3, "east"], table.loc[5, "site"] = None, None
+    with pytest.raises(
+        ValueError, match=r"2 of 300 rows have missing values \(1 in 'east'.*missing='drop'"
+    ):
+        DistributedGPRegressor(dates="expand", **FIXED).fit(table, y)
+    gp = DistributedGPRegressor(dates="expand", missing="drop", **FIXED).fit(
+        table, y, np.arange(300) % 3 + 1.0
+    )
+    kept = [i for i in range(300) if i not in (3, 5)]
+    clean = DistributedGPRegressor(dates="expand", **FIXED).fit(
+        table.iloc[kept], y[kept], (np.arange(300) % 3 + 1.0)[kept]
+    )
+    mean, std = gp.predict(table, return_std=True)
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(mean)), [3, 5])
+    np.testing.assert_array_equal(np.isnan(mean), np.isnan(std))
+    np.testing.assert_allclose(mean[kept], clean.predict(table.iloc[kept]), rtol=1e-12)
+    filled = DistributedGPRegressor(dates="expand", missing="impute", **FIXED).fit(table, y)
+    assert np.isfinite(filled.predict(table)).all()
+    value = filled.table_.matrix(to_arrow(table))[3, 0]
+    np.testing.assert_allclose(value, table["east"].mean())
+    shares = filled.table_.matrix(to_arrow(table))[5, 1:4]
+    np.testing.assert_allclose(shares, table["site"].value_counts(normalize=True).sort_index())
+
+
+def test_unseen_texts_are_refused_or_new():
+    table, y = rows()
+    new = table.iloc[:5].assign(site="moon")
+    gp = DistributedGPRegressor(dates="expand", **FIXED).fit(table, y)
+    with pytest.raises(
+        ValueError, match=r"'site' holds 5 values that were not there .*'moon'.*unknown='new'"
+    ):
+        gp.predict(new)
+    gp.set_params(unknown="new")
+    std = gp.predict(new, return_std=True, latent=True)[1]
+    assert (std > gp.predict(table.iloc[:5], return_std=True, latent=True)[1]).all()
+
+
+def test_numbers_that_are_labels():
+    table, y = rows()
+    table = table[["east"]].assign(zone=np.arange(300) % 4)
+    gp = DistributedGPRegressor(categorical=["zone"], **FIXED).fit(table, y)
+    assert list(gp.feature_names_in_) == ["east", "zone=0", "zone=1", "zone=2", "zone=3"]
+
+
+def test_frames_of_numbers_and_arrays_go_the_old_way():
+    table, y = rows()
+    plain = table[["east"]].assign(north=1.0 * np.arange(300))
+    assert is_plain(plain) and not is_plain(table) and not is_table(plain.to_numpy())
+    gp = DistributedGPRegressor(**FIXED).fit(plain, y)
+    assert not hasattr(gp, "table_") and list(gp.feature_names_in_) == ["east", "north"]
+    array = DistributedGPRegressor(**FIXED).fit(plain.to_numpy(), y)
+    np.testing.assert_array_equal(gp.predict(plain), array.predict(plain.to_numpy()))
+    np.testing.assert_array_equal(gp.predict(pl.from_pandas(plain)), gp.predict(plain))
+    np.testing.assert_array_equal(gp.predict(pa.Table.from_pandas(plain)), gp.predict(plain))
+
+
+def test_more_rows_may_come_as_tables():
+    table, y = rows()
+    gp = DistributedGPRegressor(dates="expand", **FIXED).fit(table.iloc[:200], y[:200])
+    gp.partial_fit(pl.from_pandas(table.iloc[200:]), y[200:])
+    assert gp.experts_.row_count() == 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t, "'when' holds dates .*dates='expand'"),
+        (
+            lambda t: t.assign(when=[{1, 2}] * 300),
+            "mixes kinds of values|expected numbers, text or dates",
+        ),
+        (
+            lambda t: t.assign(when=[f"row {i}" for i in range(300)]),
+            "text with 300 different values",
+        ),
+        (lambda t: t.assign(when=np.inf), "'when' holds infinite values"),
+    ],
+)
+def test_mistakes_are_told(change, message):
+    table, y = rows()
+    with pytest.raises(ValueError, match=message):
+        DistributedGPRegressor(**FIXED).fit(change(table), y)
+
+
+def test_a_table_without_a_column_is_refused(fitted):
+    with pytest.raises(ValueError, match=r"lacks the column\(s\) 'site'"):
+        fitted.predict(rows(5)[0].drop(columns=["site"]))

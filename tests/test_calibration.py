@@ -1,0 +1,171 @@
+"""Intervals: quantiles of normal and of transformed predictions, and conformal calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+import distgp
+from distgp import DistributedGPRegressor
+from distgp.calibration import Calibration, conformal_quantile
+
+FIXED = {"expert": "sparse", "n_inducing": 30, "n_iter": 15, "random_state": 0}
+
+
+def data(n, seed=0, heavy=False):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 2))
+    noise = rng.standard_t(2, n) if heavy else rng.normal(size=n)
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * noise
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60), st.floats(0.05, 0.95))
+def test_the_quantile_covers_as_split_conformal_promises(scores, coverage):
+    """Of the n + 1 exchangeable scores at least the share c lies at or below it (Vovk et al.)."""
+    ordered = np.sort(np.array(scores))
+    found = conformal_quantile(ordered, coverage)
+    if np.isfinite(found):
+        assert np.sum(ordered <= found) >= coverage * (len(ordered) + 1) - 1e-6
+    else:
+        assert np.ceil((len(ordered) + 1) * coverage - 1e-9) > len(ordered)
+
+
+def test_coverage_over_many_draws_is_that_promised():
+    rng, hits = np.random.default_rng(0), []
+    for _ in range(4000):
+        draw = rng.standard_cauchy(20)
+        scores = Calibration.of(draw[:-1], np.zeros(19), np.ones(19))
+        hits.append(abs(draw[-1]) <= scores.multiples(0.8, 1)[0])
+    assert 0.79 < np.mean(hits) < 0.83  # exactly ⌈20 · 0.8⌉ / 20 = 0.8 in expectation
+
+
+def test_intervals_of_normal_predictions():
+    X, y = data(150)
+    gp = DistributedGPRegressor(**FIXED).fit(X, y)
+    mean, std = gp.predict(X, return_std=True)
+    lower, upper = gp.predict_interval(X, 0.8)
+    np.testing.assert_allclose(lower, mean + norm.ppf(0.1) * std)
+    np.testing.assert_allclose(upper, mean + norm.ppf(0.9) * std)
+    np.testing.assert_allclose(gp.predict_quantiles(X, 0.5), mean)
+    np.testing.assert_allclose(gp.predict_quantiles(X, [0.1, 0.9]), np.stack([lower, upper], -1))
+    mean, std = gp.predict(X, return_std=True, latent=True)
+    found = gp.predict_interval(X, 0.8, latent=True)
+    np.testing.assert_allclose(found[1] - found[0], 2 * norm.ppf(0.9) * std)
+
+
+def test_conformal_intervals_cover_where_normal_ones_do_not(tmp_path):
+    X, y = data(3000, heavy=True)
+    X_new, y_new = data(4000, seed=1, heavy=True)
+    gp = DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X, y)
+    plain = DistributedGPRegressor(**FIXED).fit(X, y)
+
+    def cover(model, c):
+        lower, upper = model.predict_interval(X_new, c)
+        return np.mean((lower <= y_new) & (y_new <= upper))
+
+    assert abs(cover(gp, 0.5) - 0.5) < 0.04 < abs(cover(plain, 0.5) - 0.5)
+    assert abs(cover(gp, 0.9) - 0.9) < 0.03
+    gp.save(tmp_path / "m.safetensors")
+    again = distgp.load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(
+        again.predict_interval(X_new, 0.7), gp.predict_interval(X_new, 0.7)
+    )
+    assert again.calibrate == "conformal"
+
+
+def test_calibration_rows_are_not_fitted():
+    X, y = data(500)
+    gp = DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X, y)
+    assert gp.experts_.row_count() == 400
+    assert len(gp.models_[0].calibration.scores) == 100
+
+
+def test_groups_have_intervals_of_their_own():
+    rng = np.random.default_rng(0)
+    X, groups = rng.uniform(-2, 2, (3000, 1)), np.array(["calm", "wild"])[np.arange(3000) % 2]
+    y = np.sin(X[:, 0]) + np.where(groups == "wild", 1.0, 0.1) * rng.normal(size=3000)
+    gp = DistributedGPRegressor(calibrate="mondrian", **FIXED).fit(
+        X[:2000], y[:2000], groups=groups[:2000]
+    )
+    lower, upper = gp.predict_interval(X[2000:], 0.9, groups=groups[2000:])
+    inside = (lower <= y[2000:]) & (y[2000:] <= upper)
+    for name in ("calm", "wild"):
+        assert abs(inside[groups[2000:] == name].mean() - 0.9) < 0.05
+    whole = gp.predict_interval(X[2000:], 0.9)
+    assert np.mean((whole[0] <= y[2000:]) & (y[2000:] <= whole[1])) > 0.85
+    unknown = gp.predict_interval(X[2000:], 0.9, groups=["new"] * 1000)
+    np.testing.assert_array_equal(unknown, whole)
+
+
+def test_transformed_intervals_are_mapped_back_exactly(tmp_path):
+    X, z = data(600)
+    gp = DistributedGPRegressor(target_transform="log", **FIXED).fit(X, np.exp(z))
+    plain = DistributedGPRegressor(**FIXED).fit(X, z)
+    mean, std = plain.predict(X, return_std=True)
+    np.testing.assert_allclose(gp.predict_interval(X, 0.9), np.exp(plain.predict_interval(X, 0.9)))
+    np.testing.assert_allclose(gp.predict(X), np.exp(mean + std**2 / 2))
+    np.testing.assert_allclose(gp.predict_quantiles(X, 0.5), np.exp(mean))
+    found = gp.predict(X, return_std=True)[1]
+    np.testing.assert_allclose(found, np.exp(mean + std**2 / 2) * np.sqrt(np.expm1(std**2)))
+    # The density of y is that of log y over y.
+    np.testing.assert_allclose(gp.nlpd(X, np.exp(z)), plain.nlpd(X, z) + z.mean())
+    draws = gp.sample_y(X[:5], 4000)
+    np.testing.assert_allclose(draws.mean(1), gp.predict(X[:5]), rtol=0.05)
+    gp.save(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(distgp.load(tmp_path / "m.safetensors").predict(X), gp.predict(X))
+
+
+def test_several_targets_have_transforms_and_scores_of_their_own():
+    X, z = data(500)
+    y = np.stack([np.exp(z), 100 + z], 1)
+    gp = DistributedGPRegressor(target_transform="yeo-johnson", calibrate="conformal", **FIXED).fit(
+        X, y
+    )
+    lower, upper = gp.predict_interval(X, 0.9)
+    assert lower.shape == (500, 2) and (lower < upper).all()
+    inside = (lower <= y) & (y <= upper)
+    assert (np.abs(inside.mean(0) - 0.9) < 0.1).all()
+    assert gp.predict_quantiles(X, [0.1, 0.2, 0.3]).shape == (500, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "message"),
+    [
+        ({"calibrate": "mondrian"}, {}, "needs the group of each row"),
+        (
+            {"calibrate": "yes"},
+            {},
+            "calibrate must be one of None, 'conformal', 'mondrian', got 'yes'",
+        ),
+        (
+            {"target_transform": "sqrt"},
+            {},
+            "target_transform must be one of None, 'log', 'yeo-johnson'",
+        ),
+        ({"target_transform": "log"}, {}, "needs positive targets"),
+        (
+            {"target_transform": "yeo-johnson"},
+            {"noise_variance": np.ones(60)},
+            "give one of the two",
+        ),
+    ],
+)
+def test_mistakes_are_told(options, call, message):
+    X, y = data(60)
+    with pytest.raises(ValueError, match=message):
+        DistributedGPRegressor(**FIXED, **options).fit(X, y, **call)
+
+
+def test_mistakes_in_asking_for_intervals_are_told():
+    X, y = data(60)
+    gp = DistributedGPRegressor(**FIXED).fit(X, y)
+    for coverage in (0, 1, 1.5, "90 %"):
+        with pytest.raises(ValueError, match="coverage must be a probability between 0 and 1"):
+            gp.predict_interval(X, coverage)
+    with pytest.raises(ValueError, match="calibrate='mondrian', and this one was not"):
+        gp.predict_interval(X, groups=["a"] * 60)
+    with pytest.raises(ValueError, match="calibrate needs 50 rows at least"):
+        DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X[:30], y[:30])

@@ -100,3 +100,18 @@ def test_sparse_grids(kernel, combination, tmp_path):
     again = distgp.load(tmp_path / "m.safetensors", "cpu")
     np.testing.assert_allclose(again.predict(X), here.predict(X), atol=1e-6)
     assert distgp.SparseGridGP(device="cuda", n_iter=10).fit(X, y).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("kind", ["exact", "sparse", "nearest"])
+def test_weights_noise_and_intervals(kind):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (400, 2))
+    y = np.exp(np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=400))
+    weight, noise = rng.integers(1, 4, 400), rng.uniform(0.01, 0.1, 400)
+    found = []
+    for device in ("cpu", "cuda"):
+        gp = distgp.DistributedGPRegressor(
+            expert=kind, n_experts=2, n_iter=5, device=device, calibrate="conformal"
+        ).fit(X, y, weight, noise_variance=noise)
+        found.append([gp.predict_interval(X), gp.predict(X, return_std=True, noise_variance=noise)])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-4)

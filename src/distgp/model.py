@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation import Aggregator, Combined, Ensemble
-from distgp.calibration import Calibration
+from distgp.calibration import Calibration, multiples
 from distgp.data.scaling import Scaling
 from distgp.data.transforms import Transform
 from distgp.experts import Parameters, Posterior
@@ -106,10 +107,30 @@ class Model:
         -------
         mean, variance : ndarray of shape (N,)
         """
-        mean, variance = self.gaussian(X, latent, combined, noise)
-        return (
-            (mean, variance) if self.transform is None else self.transform.moments(mean, variance)
-        )
+        return self.of_target(*self.gaussian(X, latent, combined, noise))
+
+    def of_target(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of y from those of g(y)."""
+        if self.transform is None:
+            return mean, variance
+        return self.transform.moments(mean, variance)
+
+    def quantiles(
+        self,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        levels: Sequence[float],
+        groups: Any,
+        latent: bool,
+    ) -> np.ndarray:
+        """Quantiles of y at these probabilities from mean and variance of g(y), (N, levels).
+
+        Those of observations are calibrated where the model is.
+        """
+        scores = None if latent else self.calibration
+        steps = [multiples(scores, level, len(mean), groups) for level in levels]
+        found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(steps, -1)
+        return found if self.transform is None else self.transform.inverse(found)
 
     def gaussian(
         self,

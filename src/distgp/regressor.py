@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -129,10 +129,14 @@ class DistributedGPRegressor(GPEstimator):
         parameters, nearest for nearest experts, opt-local where hyperparameters differ, two-level
         otherwise.
     kernel : str or Kernel, default="matern52"
-        A kernel, or a name in `distgp.KERNELS`, which gets one lengthscale per column and a signal
-        variance; "linear"; or names joined by "+", such as "matern52 + linear". Its values are where
-        training starts. "auto" measures Matérn-5/2 and RBF, each with and without a linear part, and
-        linear alone.
+        A kernel object, or a text: a name in `distgp.KERNELS`, which gets one lengthscale per column and a
+        signal variance, "linear", "periodic(24)", and sums and products of such, with columns by name:
+        "matern52(columns=temp) + periodic(24 h, columns=when)" (see `distgp.kernels.parse`). A text column
+        has one lengthscale. Values are where training starts; a period given in a text stays. "auto"
+        measures Matérn-5/2 and RBF, each with and without a linear part, and linear alone.
+    kernel_units : {"auto", "data", "standardised"}, default="auto"
+        The units of the kernel's lengthscales and periods. "auto": those of the data in a text, and
+        standard deviations of the columns in an object.
     noise : float, default=0.1
         The noise variance that training starts from.
     mean : {"constant", "linear"}, default="constant"
@@ -165,6 +169,25 @@ class DistributedGPRegressor(GPEstimator):
     validation : {"random", "last", "groups"}, default="random"
         How "auto" holds out rows: at random, for predictions between the rows; the last third, in the
         order of the rows or of `time` in `fit`, for predictions beyond them; or whole groups.
+    target_transform : {"log", "yeo-johnson"} or None, default=None
+        What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
+        the power found by maximum likelihood. Predictions are of the target itself: quantiles are mapped
+        back exactly, and means are means of the target.
+    calibrate : {"conformal", "mondrian"} or None, default=None
+        Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
+        how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
+        for each of the `groups` given in `fit`. It changes intervals and quantiles of observations, not
+        means and standard deviations.
+    missing : {"refuse", "drop", "impute"}, default="refuse"
+        Missing values of tables: an error, rows left out (and predicted as NaN), or the mean of the
+        training rows in their place; for text, the share of each text.
+    unknown : {"refuse", "new"}, default="refuse"
+        Texts that were not there in fitting: an error, or a new text, as unlike each of the known as they
+        are unlike each other.
+    dates : {"refuse", "expand"}, default="refuse"
+        Columns of dates in tables: an error, or days since 1970 and phases of year, week and day.
+    categorical : sequence of str, default=()
+        Columns of tables whose numbers are labels.
     engine : {"local", "ray"} or Engine, default="local"
         Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS, or one started
         on this machine), or on an engine of your own, which stays yours to close.
@@ -882,17 +905,43 @@ class DistributedGPRegressor(GPEstimator):
         levels = [_probability("q", one) for one in np.atleast_1d(q)]
         X, keep = self._points(X)
         noise = row_numbers("noise_variance", noise_variance, len(X))
-        parts = []
-        for model, combined in zip(self.models_, self._combined(aggregation), strict=True):
-            mean, variance = model.gaussian(X, latent, combined, noise)
-            scores = None if latent else model.calibration
-            found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(
-                [calibration.multiples(scores, one, len(X), groups) for one in levels], -1
-            )
-            parts.append((found if model.transform is None else model.transform.inverse(found),))
-        out = parts[0][0] if self._one_target else np.stack([part[0] for part in parts], 1)
-        out = _blanked(out, keep)
+        pairs = zip(self.models_, self._combined(aggregation), strict=True)
+        parts = [
+            model.quantiles(*model.gaussian(X, latent, one, noise), levels, groups, latent)
+            for model, one in pairs
+        ]
+        out = _blanked(parts[0] if self._one_target else np.stack(parts, 1), keep)
         return out if np.ndim(q) else out[..., 0]
+
+    def predict_with_interval(
+        self,
+        X: Any,
+        coverage: float = 0.9,
+        *,
+        latent: bool = False,
+        aggregation: str | Aggregator | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, standard deviation and interval at once, for the price of one prediction.
+
+        Parameters
+        ----------
+        X, coverage, latent, aggregation
+            As for `predict_interval`.
+
+        Returns
+        -------
+        mean, std, lower, upper : ndarray of shape (N,) or (N, targets)
+        """
+        q = [0.5 - 0.5 * _probability("coverage", coverage), 0.5 + 0.5 * float(coverage)]
+        X, keep = self._points(X)
+        parts = []
+        for model, one in zip(self.models_, self._combined(aggregation), strict=True):
+            z, variance = model.gaussian(X, latent, one)
+            lower, upper = model.quantiles(z, variance, q, None, latent).T
+            mean, variance = model.of_target(z, variance)
+            parts.append((mean, np.sqrt(variance), lower, upper))
+        mean, std, lower, upper = (_blanked(values, keep) for values in self._columns(parts))
+        return mean, std, lower, upper
 
     def _points(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
@@ -1375,8 +1424,13 @@ def _count(parameters: Parameters) -> int | None:
     return None if parameters.inducing is None else parameters.inducing.shape[-2]
 
 
-def predict_unnamed(model: GPEstimator, X: Any, **options: Any) -> Any:
+def unnamed(predict: Callable[..., Any], X: Any, *arguments: Any, **options: Any) -> Any:
     """Predictions for arrays whose columns are known to be in order, though they have no names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        return model.predict(X, **options)  # pyright: ignore[reportAttributeAccessIssue]
+        return predict(X, *arguments, **options)
+
+
+def predict_unnamed(model: GPEstimator, X: Any, **options: Any) -> Any:
+    """What `predict` says of arrays whose columns are known to be in order."""
+    return unnamed(model.predict, X, **options)  # pyright: ignore[reportAttributeAccessIssue]

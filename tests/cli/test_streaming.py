@@ -106,7 +106,7 @@ def test_workers_that_read_by_themselves_know_no_times(tmp_path):
     path = tmp_path / "rows.parquet"
     pd.DataFrame({"a": [0.0, 1.0], "y": [0.0, 1.0]}).to_parquet(path)
     model = distgp.DistributedGPRegressor(engine=Elsewhere())
-    with pytest.raises(ValueError, match="so --time cannot be used: give --engine local"):
+    with pytest.raises(ValueError, match="so the column 'a' cannot be used: give --engine local"):
         fit_table(model, str(path), "y", None, "refuse", {"time": "a"}, categorical=[])
 
 

@@ -124,9 +124,9 @@ def test_every_aggregator_takes_integer_weights_for_copies(name):
 
 def test_training_by_nearest_rows_counts_copies():
     """With all rows as targets and neighbours it maximises the likelihood of all copies."""
-    data = weighted(60)
+    data = weighted(40)
     start = Parameters.of(1.0 * RBF([1.0, 1.0]), 0.1)
-    rows = NearestRows(n_targets=1000, n_neighbors=999, stages=1, search=False)
+    rows = NearestRows(n_targets=100, n_neighbors=99, stages=1, search=False)
     fitted = [train(rows, NearestExpert(), start, [s]).parameters for s in (data, copies(data))]
     values = [float(ExactExpert().objective(t, copies(data))) for t in fitted]
     assert math.isclose(*values, rel_tol=0, abs_tol=1e-4)

@@ -34,6 +34,10 @@ def fit(
     validation: o.ValidationOption = o.Validation.random,
     time: o.TimeColumn = None,
     groups: o.GroupsColumn = None,
+    weight: o.WeightColumn = None,
+    noise_variance: o.NoiseColumn = None,
+    target_transform: o.TransformOption = "none",
+    calibrate: o.CalibrateOption = "none",
     expert: o.ExpertOption = "auto",
     n_experts: o.Experts = "auto",
     n_inducing: o.InducingOption = "auto",
@@ -66,6 +70,7 @@ def fit(
         refuse_existing(force, output)
         columns = o.column_options(features, drop, categorical, dates)
         by, columns = o.held_out_by(validation, time, groups, columns)
+        by, columns = o.of_rows(weight, noise_variance, by, columns)
         begin = perf_counter()
         model = distgp.DistributedGPRegressor(
             expert=expert,
@@ -78,6 +83,8 @@ def fit(
             partition=partition,
             training=None if training == "none" else training,
             validation=validation.value,
+            target_transform=None if target_transform == "none" else target_transform,
+            calibrate=None if calibrate == "none" else calibrate,
             n_iter=n_iter,
             learning_rate=learning_rate,
             fixed=o.parse_fixed(fixed),

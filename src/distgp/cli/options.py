@@ -83,7 +83,21 @@ Aggregation = Annotated[str, typer.Option(help=f"auto, {', '.join(distgp.AGGREGA
 OtherAggregation = Annotated[str | None, typer.Option(help="another aggregator than fitted")]
 KernelOption = Annotated[
     str,
-    typer.Option(help=f"auto, linear, {', '.join(distgp.KERNELS)}, or names joined by +"),
+    typer.Option(
+        help=f"auto, {', '.join(distgp.KERNELS)}, linear, periodic(24), sums and products of these, with "
+        "columns by name: 'matern52 + periodic(24 h, columns=when)'"
+    ),
+]
+WeightColumn = Annotated[
+    str | None, typer.Option("--weight", help="column of the rows' weights, as copies; no input")
+]
+NoiseColumn = Annotated[
+    str | None,
+    typer.Option("--noise-variance", help="column of the targets' noise variances; no input"),
+]
+TransformOption = Annotated[str, typer.Option(help="none, log or yeo-johnson: of the target")]
+CalibrateOption = Annotated[
+    str, typer.Option(help="none, or conformal: intervals calibrated on rows held out of the fit")
 ]
 MeanOption = Annotated[str, typer.Option(help="constant, or linear: a trend is taken out first")]
 PartitionOption = Annotated[str, typer.Option(help=", ".join(distgp.PARTITIONS))]
@@ -177,6 +191,18 @@ def held_out_by(
     if columns["features"] is None:
         columns = columns | {"drop": [*columns["drop"], *named.values()]}
     return named, columns
+
+
+def of_rows(
+    weight: str | None, noise_variance: str | None, by: dict[str, str], columns: dict[str, Any]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Add the columns of weights and noise variances to those that `held_out_by` found.
+
+    They are no inputs. Parameters and results are those of `held_out_by`.
+    """
+    given = {"sample_weight": weight, "noise_variance": noise_variance}
+    named = {kind: name for kind, name in given.items() if name is not None}
+    return by | named, columns | {"drop": [*columns["drop"], *named.values()]}
 
 
 def number_or_word(text: str) -> int | str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from distgp.data.parquet import ParquetRows
 from distgp.data.table import Table, TableError, sink
 from distgp.engines import LocalEngine
 from distgp.progress import Progress
-from distgp.regressor import DistributedGPRegressor, predict_unnamed
+from distgp.regressor import DistributedGPRegressor, unnamed
 
 OUTPUTS = ("mean", "std", "lower", "upper")
 
@@ -74,7 +73,8 @@ def fit_table(
     label_column : str or None
         The column whose values divide the rows over experts; None to leave that to the model.
     held_out_by : mapping of str to str, optional
-        The columns of what `fit` needs to hold rows out, by its parameters "time" and "groups".
+        The columns of what `fit` takes for each row, by its parameters "time", "groups",
+        "sample_weight" and "noise_variance".
     missing, **options
         As of `training_rows`.
 
@@ -88,7 +88,7 @@ def fit_table(
         if label_column is not None:
             raise ValueError("workers divide the rows that they read at random, not by a column")
         if held_out_by:
-            listed = " and ".join(f"--{name}" for name in held_out_by)
+            listed = " and ".join(f"the column {name!r}" for name in held_out_by.values())
             raise ValueError(
                 f"workers read the rows by themselves, so {listed} cannot be used: give --engine local"
             )
@@ -105,21 +105,21 @@ def fit_table(
 def row_values(
     table: pa.Table, held_out_by: Mapping[str, str], keep: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What decides which rows are held out, one value for each of the rows kept.
+    """What `fit` takes for each row, one value for each of the rows kept.
 
     Parameters
     ----------
     table : pa.Table
         All its rows.
     held_out_by : mapping of str to str
-        Names of columns, by "time" and "groups".
+        Names of columns, by "time", "groups", "sample_weight" and "noise_variance".
     keep : ndarray of bool
         The rows to keep.
 
     Returns
     -------
     dict of str to ndarray
-        Times as numbers or dates, groups as text.
+        Times as numbers or dates, groups as text, the others as numbers.
 
     Raises
     ------
@@ -128,6 +128,7 @@ def row_values(
     """
     kept = table.filter(pa.array(keep))
     readers = {"time": _times, "groups": _labels}
+    readers |= dict.fromkeys(("sample_weight", "noise_variance"), _numbers)
     return {kind: readers[kind](kept, name) for kind, name in held_out_by.items()}
 
 
@@ -178,15 +179,13 @@ def predict_table(
         raise TableError(
             f"the table has a column {taken[0]!r} already: give --prefix to name the new ones"
         )
-    half = NormalDist().inv_cdf(0.5 + interval / 2)
     written = dropped = 0
     with sink(output) as out, Progress("predicting rows", show=show) as progress:
         for batch, X, lost in _pieces(table, columns, missing, unknown):
             dropped += lost
             if not len(X):
                 continue
-            mean, std = predict_unnamed(model, X, return_std=True, **options)
-            arrays = (mean, std, mean - half * std, mean + half * std)
+            arrays = unnamed(model.predict_with_interval, X, interval, **options)
             for name, values in zip(new, arrays, strict=True):
                 batch = batch.append_column(name, pa.array(values))
             out.write(batch)
@@ -225,19 +224,24 @@ def score_table(
         for batch, X, lost in _pieces(table, columns, missing, unknown, target=True):
             dropped += lost
             if len(X):
-                mean, std = predict_unnamed(model, X, return_std=True, **options)
-                found.append((columns.targets(batch), mean, std))
+                parts = unnamed(model.predict_with_interval, X, 0.9, **options)
+                y = columns.targets(batch)
+                density = unnamed(model.nlpd, X, y, **options) if model.target_transform else None
+                found.append((y, *parts, np.full(len(X), np.nan if density is None else density)))
             progress.advance(len(X))
     if not found:
         raise TableError(f"{path} has no rows to score")
-    y, mean, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    y, mean, std, lower, upper, density = (
+        np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
+    normal = metrics.nlpd(y, mean, np.square(std))
     return {
         "rows": len(y),
         "dropped": dropped,
         "rmse": metrics.rmse(y, mean),
         "r2": 1.0 - metrics.smse(y, mean) if np.ptp(y) else None,
-        "nlpd": metrics.nlpd(y, mean, np.square(std)),
-        "coverage_90": metrics.coverage(y, mean, np.square(std)),
+        "nlpd": float(density.mean()) if model.target_transform else normal,
+        "coverage_90": float(np.mean((lower <= y) & (y <= upper))),
     }
 
 
@@ -284,6 +288,11 @@ def _times(table: pa.Table, name: str) -> np.ndarray:
     if np.isnan(values).any():
         raise TableError(f"{int(np.isnan(values).sum())} rows have no {name!r} to order them by")
     return values
+
+
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
+    """The values of a column of numbers."""
+    return numbers(name, _complete(table, name, "to count them by"))
 
 
 def _complete(table: pa.Table, name: str, purpose: str) -> pa.ChunkedArray:

@@ -1,0 +1,107 @@
+"""Do intervals cover what they promise, before and after conformal calibration?
+
+The paper's four tasks, each with a random split (80/20) and the paper's split by years, and the default
+estimator with `calibrate="conformal"`: a fifth of its training rows is held out of the fit, at random or,
+by years, from the end (`validation="last"`). One model gives both intervals: those of its normal
+distributions, and those with the multiples that calibration found.
+
+    python benchmarks/intervals.py --data FOLDER [--only co/years …] [--out FILE]
+    python benchmarks/intervals.py --page            writes the table into docs/intervals.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from _measure import write_csv
+from defaults import splits
+from scipy.stats import norm
+
+import distgp
+
+RESULTS = Path(__file__).parent / "results" / "intervals.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "intervals.md"
+COVERAGES = (0.5, 0.9, 0.95)
+Row = dict[str, object]
+
+
+def measured(
+    kind: str, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray
+) -> Row:
+    """Coverage and mean width of both intervals on the test rows."""
+    validation = "last" if kind == "years" else "random"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gp = distgp.DistributedGPRegressor(validation=validation, calibrate="conformal").fit(X, y)
+        mean, std = gp.predict(X_test, return_std=True)
+        assert gp.choice_ is not None
+        row: Row = {"chosen": gp.choice_.best.name, "held_out": len(y) - gp.experts_.row_count()}
+        for coverage in COVERAGES:
+            half = norm.ppf(0.5 + 0.5 * coverage) * std
+            lower, upper = gp.predict_interval(X_test, coverage)
+            for name, (low, high) in {
+                "normal": (mean - half, mean + half),
+                "conformal": (lower, upper),
+            }.items():
+                row[f"{name}_{coverage}"] = float(np.mean((low <= y_test) & (y_test <= high)))
+                row[f"{name}_width_{coverage}"] = float(np.mean(high - low))
+    return row
+
+
+def page() -> None:
+    """Write the table into the page, after its mark."""
+    with RESULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    head = ["task", "split", "chosen", *(f"{c:.0%}: normal → conformal" for c in COVERAGES)]
+    lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
+    for row in rows:
+        pairs = [
+            f"{float(row[f'normal_{c}']):.3f} → {float(row[f'conformal_{c}']):.3f}"
+            for c in COVERAGES
+        ]
+        lines.append("| " + " | ".join([row["task"], row["split"], row["chosen"], *pairs]) + " |")
+    worst = {
+        (kind, split): max(
+            abs(float(r[f"{kind}_{c}"]) - c) for r in rows if r["split"] == split for c in COVERAGES
+        )
+        for kind in ("normal", "conformal")
+        for split in ("random", "years")
+    }
+    said = (
+        f"Largest distance from what was asked: on random splits {worst['normal', 'random']:.3f} before, "
+        f"{worst['conformal', 'random']:.3f} after; by years {worst['normal', 'years']:.3f} before, "
+        f"{worst['conformal', 'years']:.3f} after."
+    )
+    text = PAGE.read_text(encoding="utf-8")
+    head_text = text[: text.index("<!-- table -->")]
+    PAGE.write_text(
+        head_text + "<!-- table -->\n\n" + "\n".join(lines) + "\n\n" + said + "\n", encoding="utf-8"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default=None, help="folder with the UCI files")
+    parser.add_argument("--page", action="store_true", help="write docs/intervals.md and no more")
+    parser.add_argument("--only", nargs="+", default=[], help="such as co/years nox/random")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.page:
+        page()
+        return
+    rows: list[Row] = []
+    for task, kind, split in splits(options.data):
+        if "d = " in task or (options.only and f"{task}/{kind}" not in options.only):
+            continue
+        rows.append({"task": task, "split": kind, "n": len(split[1])} | measured(kind, *split))
+        print(rows[-1], flush=True)
+        write_csv(rows, options.out, f"cpu, {torch.get_num_threads()} threads")
+
+
+if __name__ == "__main__":
+    main()

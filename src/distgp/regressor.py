@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import clone
-from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
-from distgp import auto, calibration, choice, findings, torch_module
+from distgp import auto, calibration, choice, findings
 from distgp import novelty as new
 from distgp.aggregation import (
     AGGREGATORS,
-    GRBCM,
-    AggregationError,
     Aggregator,
     Combined,
-    Ensemble,
 )
 from distgp.auto import Rows, is_auto
 from distgp.calibration import Calibration
 from distgp.data import frames, parquet, sample
-from distgp.data.column import CHOICES, Column
+from distgp.data.column import CHOICES
 from distgp.data.encoding import Columns
-from distgp.data.partition import PARTITIONS, Partition, split, with_communication
+from distgp.data.partition import PARTITIONS, Partition
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard
 from distgp.data.source import place
@@ -41,28 +34,24 @@ from distgp.estimator import (
     DTYPES,
     Check,
     GPEstimator,
-    Start,
     a_count,
     a_kernel,
     a_name,
     a_positive_number,
     an_engine,
-    by_name,
     check_varies,
-    labels_of,
     names_given,
     one_of,
     opened,
     row_numbers,
     seed_of,
-    start_of,
-    tensor_like,
 )
-from distgp.experts import EXPERTS, Expert, NearestExpert, Parameters, SparseExpert
-from distgp.fit import Inducing, fit_model, new_expert
-from distgp.kernels import InputLayout, Kernel
+from distgp.experts import EXPERTS, Expert, SparseExpert
+from distgp.fit import fit_model, new_expert
+from distgp.kernels import Kernel
 from distgp.model import Model
-from distgp.training import ALGORITHMS, Algorithm, Independent, Prior
+from distgp.prediction import Predictor
+from distgp.training import ALGORITHMS, Algorithm, Prior
 
 LEAST_CALIBRATED = 50
 """Rows that calibration needs at least."""
@@ -102,7 +91,7 @@ def _priors(name: str, value: Any) -> None:
         )
 
 
-class DistributedGPRegressor(GPEstimator):
+class DistributedGPRegressor(Predictor):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
 
     Parameters
@@ -780,255 +769,6 @@ class DistributedGPRegressor(GPEstimator):
         self._combinations = {}
         return self
 
-    def predict(
-        self,
-        X: Any,
-        return_std: bool = False,
-        return_cov: bool = False,
-        latent: bool = False,
-        aggregation: str | Aggregator | None = None,
-        noise_variance: Any = None,
-    ) -> Any:
-        """Predict at the rows of X, in the target's units.
-
-        Parameters
-        ----------
-        X : array-like or table of shape (N, d)
-            Points. Of a table, columns that the model does not need are ignored; with missing="drop"
-            the predictions of incomplete rows are NaN.
-        return_std : bool, default=False
-            Whether to return the standard deviation too.
-        return_cov : bool, default=False
-            Whether to return the covariance between all points too.
-        latent : bool, default=False
-            Whether the uncertainty is that of the function f; by default it is that of an
-            observation y = f + noise.
-        aggregation : str or Aggregator, optional
-            Another aggregator of the same experts, without fitting again.
-        noise_variance : array-like of shape (N,), optional
-            The noise variance of the observations to be predicted, in the target's units, squared. Where
-            rows had noise variances in fitting, the trained factor applies, and by default their mean.
-
-        Returns
-        -------
-        mean : ndarray of shape (N,) or (N, targets)
-            With a target_transform, the mean of the target itself.
-        std : ndarray of the same shape
-            Where `return_std`.
-        covariance : ndarray of shape (N, N) or (N, N, targets)
-            Where `return_cov`.
-        """
-        if return_std and return_cov:
-            raise ValueError("give return_std or return_cov, not both")
-        X, keep = self._points(X)
-        noise = row_numbers("noise_variance", noise_variance, len(X))
-        pairs = list(zip(self.models_, self._combined(aggregation), strict=True))
-        if return_cov:
-            return self._columns([m.covariance(X, latent, one, noise) for m, one in pairs])
-        if not return_std and not latent and noise is None:
-            return _blanked(self._columns([(m.mean(X, one),) for m, one in pairs])[0], keep)
-        mean, variance = self._columns([m.predict(X, latent, one, noise) for m, one in pairs])
-        mean = _blanked(mean, keep)
-        return (mean, _blanked(np.sqrt(variance), keep)) if return_std else mean
-
-    def predict_interval(
-        self,
-        X: Any,
-        coverage: float = 0.9,
-        *,
-        latent: bool = False,
-        noise_variance: Any = None,
-        groups: Any = None,
-        aggregation: str | Aggregator | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval that holds an observation with this probability.
-
-        With `calibrate` it reaches as far as errors on rows held out say; else it is that of the
-        predicted normal distribution. A target_transform is mapped back exactly.
-
-        Parameters
-        ----------
-        X : array-like or table of shape (N, d)
-            Points.
-        coverage : float, default=0.9
-            The probability, between 0 and 1.
-        latent : bool, default=False
-            Whether the interval is one for the function f. It is never calibrated: nobody observes f.
-        noise_variance : array-like of shape (N,), optional
-            As for `predict`.
-        groups : array-like of shape (N,), optional
-            The group of each point, for calibrate="mondrian".
-        aggregation : str or Aggregator, optional
-            Another aggregator of the same experts. Calibration is that of the model's own.
-
-        Returns
-        -------
-        lower, upper : ndarray of shape (N,) or (N, targets)
-        """
-        q = [0.5 - 0.5 * _probability("coverage", coverage), 0.5 + 0.5 * float(coverage)]
-        found = self.predict_quantiles(
-            X,
-            q,
-            latent=latent,
-            noise_variance=noise_variance,
-            groups=groups,
-            aggregation=aggregation,
-        )
-        return found[..., 0], found[..., 1]
-
-    def predict_quantiles(
-        self,
-        X: Any,
-        q: Any,
-        *,
-        latent: bool = False,
-        noise_variance: Any = None,
-        groups: Any = None,
-        aggregation: str | Aggregator | None = None,
-    ) -> np.ndarray:
-        """Quantiles of an observation, or of the function f.
-
-        Parameters
-        ----------
-        X : array-like or table of shape (N, d)
-            Points.
-        q : float or array-like of shape (Q,)
-            Probabilities between 0 and 1.
-        latent, noise_variance, groups, aggregation
-            As for `predict_interval`.
-
-        Returns
-        -------
-        ndarray of shape (N, Q) or (N, targets, Q)
-            Without the last dimension where q is a number.
-        """
-        levels = [_probability("q", one) for one in np.atleast_1d(q)]
-        X, keep = self._points(X)
-        noise = row_numbers("noise_variance", noise_variance, len(X))
-        pairs = zip(self.models_, self._combined(aggregation), strict=True)
-        parts = [
-            model.quantiles(*model.gaussian(X, latent, one, noise), levels, groups, latent)
-            for model, one in pairs
-        ]
-        out = _blanked(parts[0] if self._one_target else np.stack(parts, 1), keep)
-        return out if np.ndim(q) else out[..., 0]
-
-    def predict_with_interval(
-        self,
-        X: Any,
-        coverage: float = 0.9,
-        *,
-        latent: bool = False,
-        aggregation: str | Aggregator | None = None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, standard deviation and interval at once, for the price of one prediction.
-
-        Parameters
-        ----------
-        X, coverage, latent, aggregation
-            As for `predict_interval`.
-
-        Returns
-        -------
-        mean, std, lower, upper : ndarray of shape (N,) or (N, targets)
-        """
-        q = [0.5 - 0.5 * _probability("coverage", coverage), 0.5 + 0.5 * float(coverage)]
-        X, keep = self._points(X)
-        parts = []
-        for model, one in zip(self.models_, self._combined(aggregation), strict=True):
-            z, variance = model.gaussian(X, latent, one)
-            lower, upper = model.quantiles(z, variance, q, None, latent).T
-            mean, variance = model.of_target(z, variance)
-            parts.append((mean, np.sqrt(variance), lower, upper))
-        mean, std, lower, upper = (_blanked(values, keep) for values in self._columns(parts))
-        return mean, std, lower, upper
-
-    def _points(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows to predict as numbers, and which of them are complete; None for all."""
-        check_is_fitted(self)
-        keep, columns = None, getattr(self, "table_", None)
-        if columns is not None and frames.is_table(X) and self._is_raw(X, columns):
-            values, found = frames.encoded(X, columns, self.missing, self.unknown)
-            keep = None if found.all() else found
-            values = values if keep is None else np.where(keep[:, None], values, values[keep][:1])
-        else:
-            values = self._new_inputs(X)
-        new.tell_novelty(self.models_[0], values)
-        return values, keep
-
-    def _is_raw(self, X: Any, columns: Columns) -> bool:
-        """Whether a table has the columns of fitting, and not the numbers made of them."""
-        names = {str(name) for name in getattr(X, "column_names", X.columns)}
-        return not names.issuperset(columns.features) or names.issuperset(columns.places)
-
-    def _gaussian(self, X: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        if all(model.transform is None for model in self.models_):
-            return self.predict(X, return_std=True, **options)
-        X, _ = self._points(X)
-        combined = self._combined(options.pop("aggregation", None))
-        pairs = zip(self.models_, combined, strict=True)
-        latent = options.pop("latent", False)
-        mean, variance = self._columns([m.gaussian(X, latent, one, **options) for m, one in pairs])
-        return mean, np.sqrt(variance)
-
-    def _transformed(self, y: np.ndarray) -> tuple[np.ndarray, float]:
-        columns = y[:, None] if y.ndim == 1 else y
-        z, slopes = columns.astype(np.float64), np.zeros(columns.shape)
-        for i, model in enumerate(self.models_):
-            if model.transform is not None:
-                z[:, i] = model.transform.forward(columns[:, i])
-                slopes[:, i] = model.transform.log_slope(columns[:, i])
-        return z.reshape(y.shape), float(slopes.mean())
-
-    def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, latent: bool = False
-    ) -> np.ndarray:
-        """Draw from the joint posterior at the rows of X.
-
-        Parameters
-        ----------
-        X : array-like of shape (N, d)
-            Points.
-        n_samples : int, default=1
-            The number of draws.
-        random_state : int, RandomState or None, default=0
-            The seed.
-        latent : bool, default=False
-            Whether to draw the function f instead of observations.
-
-        Returns
-        -------
-        ndarray of shape (N, n_samples) or (N, targets, n_samples)
-        """
-        X, _ = self._points(X)
-        sequence = np.random.SeedSequence(seed_of(random_state))
-        seeds = sequence.generate_state(len(self.models_))
-        draws = [
-            m.sample(X, n_samples, int(seed), latent)
-            for m, seed in zip(self.models_, seeds, strict=True)
-        ]
-        return draws[0] if self._one_target else np.stack(draws, axis=1)
-
-    def novelty(self, X: Any) -> np.ndarray:
-        """How unlike the training rows each row is; above 1, more so than 99 % of those are.
-
-        It is the larger of two ratios to the 99 % quantile of the training rows: of the Mahalanobis
-        distance to their mean, and, where the model holds its rows, of the distance to the nearest.
-
-        Parameters
-        ----------
-        X : array-like of shape (N, d)
-            Points.
-
-        Returns
-        -------
-        ndarray of shape (N,)
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", new.NoveltyWarning)
-            points, _ = self._points(X)
-        return new.novelty(self.models_[0], points)
-
     def gather(self) -> DistributedGPRegressor:
         """Bring the experts from the workers of a cluster into this process, and let those go.
 
@@ -1039,337 +779,6 @@ class DistributedGPRegressor(GPEstimator):
         self._combinations = {}
         self.close()
         return self
-
-    @property
-    def experts_(self) -> Any:
-        """The conditioned experts, an `Ensemble`."""
-        return self._of_each(lambda model: model.ensemble)
-
-    @property
-    def aggregation_(self) -> Any:
-        """The aggregator in use."""
-        return self._of_each(lambda model: model.aggregation)
-
-    @property
-    def weights_(self) -> Any:
-        """The aggregator's weights, one per expert; None where they change from point to point."""
-        return self._of_each(lambda model: _array(model.combined.weights))
-
-    @property
-    def inducing_(self) -> Any:
-        """The inducing inputs in the units of the data, (m, d) or one set per expert; or None."""
-        return self._of_each(_original_inducing)
-
-    @property
-    def n_inducing_(self) -> Any:
-        """The number of inducing inputs per expert; None for exact experts."""
-        return self._of_each(lambda model: _count(model.parameters))
-
-    @property
-    def n_experts_(self) -> int:
-        """The number of experts."""
-        check_is_fitted(self)
-        return self.models_[0].ensemble.size
-
-    def to_torch(self, latent: bool = False) -> torch.nn.Module:
-        """A module of plain PyTorch that predicts as this model does, for use without distgp.
-
-        For models whose sparse experts are pooled. Called with inputs (N, d) as numbers, in the units of
-        the data, it returns means and standard deviations.
-
-        Parameters
-        ----------
-        latent : bool, default=False
-            Whether the standard deviation is that of the function f.
-
-        Returns
-        -------
-        torch.nn.Module
-        """
-        check_is_fitted(self)
-        return torch_module.of(self.models_, self._one_target, latent)
-
-    # What "auto" stands for: what was measured, or a rule.
-
-    def _value(self, name: str) -> Any:
-        """A parameter as the choice settled it, or as given."""
-        given = getattr(self, name)
-        return getattr(self, "settled_", {}).get(name, given) if is_auto(given) else given
-
-    def _left_to_us(self) -> bool:
-        """Whether the way to fit, or the kernel, is to be chosen by measuring."""
-        return auto.way_is_left(self) or is_auto(self.kernel)
-
-    def _choose(self, rows: Rows, seed: int) -> None:
-        """Measure the candidates on rows held out, and settle what was left to us."""
-        if self._chosen_before():
-            return
-        self.settled_, self.choice_ = {}, None
-        n = len(rows.X)
-        if n < choice.LEAST_ROWS or not self._left_to_us():
-            return
-        self._check_before_trials()
-        groups = rows.groups if self.validation == "groups" else None
-        divisions = choice.divisions(
-            n, self.validation, auto.TRIAL_TEST, time=rows.time, groups=groups, seed=seed
-        )
-        kind, kernel = self._expert(n).name, self._kernel()
-        columns = self._named_columns()
-        best, self.choice_ = auto.choose(self, kind, kernel, columns, rows, divisions, seed)
-        self.settled_ = dict(best.settings)
-        if self.verbose:
-            print(self.choice_, file=sys.stderr)
-        if self.choice_.better_baselines:
-            new.warn_user(choice.outdone(self.choice_), choice.ChoiceWarning)
-
-    def _chosen_before(self) -> bool:
-        """Whether an earlier choice still holds: with `warm_start`, while all that it set is left to us."""
-        settled = getattr(self, "settled_", {})
-        return bool(self.warm_start and settled) and all(is_auto(getattr(self, k)) for k in settled)
-
-    def _check_before_trials(self) -> None:
-        """Refuse what would fail in every trial."""
-        self._like()
-        if not is_auto(self.kernel):
-            start = self._starting().parameters
-            for name in (*(self.bounds or {}), *(self.priors or {}), *self.fixed):
-                start.paths(name)
-
-    # Names turned into objects.
-
-    def _blocks(self) -> list[tuple[int, ...]]:
-        """The places of the numbers made of each text column."""
-        columns = getattr(self, "table_", None)
-        return [] if columns is None else columns.blocks
-
-    def _like(self) -> Tensor:
-        """A tensor of the dtype, on the device, that the experts work in."""
-        return tensor_like(self.device, DTYPES[self.dtype])
-
-    def _expert(self, n: int) -> Expert:
-        given = self._value("expert")
-        name = auto.expert(n) if is_auto(given) else given
-        expert = by_name("expert", name, EXPERTS, Expert)
-        if isinstance(expert, NearestExpert) and isinstance(name, str):
-            expert = replace(expert, n_neighbors=int(self.n_neighbors))
-        m = self._value("n_inducing")
-        if np.ndim(m) == 0 and not is_auto(m) and m == 0 and isinstance(expert, SparseExpert):
-            raise ValueError(
-                "sparse experts need inducing inputs, got n_inducing=0: give 1 or more"
-            )
-        self._check_serves(expert)
-        return expert
-
-    def _check_serves(self, expert: Expert) -> None:
-        """Refuse an aggregator that cannot serve these experts, before any work is done."""
-        given = self._value("aggregation")
-        if is_auto(given):
-            return
-        method = by_name("aggregation", given, AGGREGATORS, Aggregator)
-        if expert.name not in method.serves:
-            able = [name for name, kind in AGGREGATORS.items() if expert.name in kind.serves]
-            raise AggregationError(
-                f"{method.name} cannot combine {expert.name} experts; use {', '.join(able)} or 'auto'"
-            )
-
-    def _aggregator(self, ensemble: Ensemble) -> Aggregator:
-        given = self._value("aggregation")
-        if is_auto(given):
-            return auto.aggregator(ensemble)
-        return by_name("aggregation", given, AGGREGATORS, Aggregator)
-
-    def _algorithm(self, expert: Expert, seed: int) -> Algorithm | None:
-        given_name = self._value("training")
-        if given_name is None:
-            return None
-        name = auto.TRAINING[expert.name] if is_auto(given_name) else given_name
-        algorithm = by_name("training", name, ALGORITHMS, Algorithm)
-        known = {spec.name for spec in fields(algorithm)}  # pyright: ignore[reportArgumentType]
-        if self.learning_rate is not None and "learning_rate" not in known:
-            raise ValueError(f"{algorithm.name} has no learning rate: leave learning_rate at None")
-        given = {"n_iter": self.n_iter, "learning_rate": self.learning_rate}
-        if isinstance(name, str):
-            given["seed"] = seed
-            if self.learning_rate is not None and getattr(algorithm, "optimizer", "") == "lbfgs":
-                given["optimizer"] = "adam"  # L-BFGS finds its own step
-        changes = {k: v for k, v in given.items() if v is not None and k in known}
-        return replace(algorithm, **changes)  # pyright: ignore[reportArgumentType]
-
-    def _starting(self, scale: Iterable[float] = ()) -> Start:
-        """Where training starts, with inputs divided by these scales."""
-        # Where rows have noise variances of their own, the noise is a factor of them.
-        noise = self.noise if getattr(self, "_row_noise", None) is None else 1.0
-        layout = self._layout(scale)
-        return start_of(self._kernel(), noise, layout, self._like(), self.kernel_units)
-
-    def _layout(self, scale: Iterable[float]) -> InputLayout:
-        """What the columns are, for kernels that name them or have units."""
-        columns, scale = self._named_columns(), tuple(float(value) for value in scale)
-        if columns is None:
-            return InputLayout.of_array(self.n_features_in_, scale)
-        groups = columns.groups if columns.blocks else None
-        return InputLayout(tuple(columns.features), columns.places, columns.days, groups, scale)
-
-    def _named_columns(self) -> Columns | None:
-        """The columns of the table that was fitted, or those of a frame of numbers; None for arrays."""
-        names = self._names()
-        if (columns := getattr(self, "table_", None)) is not None or names is None:
-            return columns
-        return Columns("", tuple(Column(name, "number") for name in names))
-
-    def _kernel(self) -> str | Kernel:
-        """The kernel as given, or as chosen."""
-        given = self._value("kernel")
-        return auto.KERNELS_TRIED[0] if is_auto(given) else given
-
-    def _start(self, column: int, scale: Iterable[float]) -> tuple[Parameters, bool]:
-        """Where training of a target starts, and whether shorter lengthscales may be tried."""
-        start = self._starting(scale).parameters
-        if not self.warm_start or not hasattr(self, "models_"):
-            return start, not isinstance(self.kernel, Kernel)
-        before = self.models_[min(column, len(self.models_) - 1)].parameters.averaged()
-        old, new_ = before.kernel.parameters(), start.kernel.parameters()
-        same = {k: v.shape for k, v in old.items()} == {k: v.shape for k, v in new_.items()}
-        return (before.to(start.noise.device, start.noise.dtype), False) if same else (start, True)
-
-    def _training_options(self, expert: Expert, scaling: Scaling, seed: int) -> dict[str, Any]:
-        """Options of `fit.learn`."""
-        rows = self.training_rows
-        if is_auto(rows):
-            rows = auto.TRAINING_ROWS if isinstance(expert, SparseExpert) else None
-        start = self._starting(scaling.x_scale)
-        bounds = start.bounds(capped=bool(self.normalize))
-        for name, (low, high) in (self.bounds or {}).items():
-            bounds |= dict.fromkeys(start.parameters.paths(name), (float(low), float(high)))
-        return {
-            "inducing": self._inducing(scaling),
-            "training_rows": rows,
-            "priors": self.priors,
-            "bounds": bounds,
-            "fixed": [*self.fixed, *start.fixed],
-            "seed": seed,
-            "verbose": bool(self.verbose),
-        }
-
-    def _inducing(self, scaling: Scaling) -> Inducing:
-        """How many, "auto", or the inputs themselves, standardised."""
-        given = self._value("n_inducing")
-        if np.ndim(given) == 0:
-            return "auto" if is_auto(given) else int(given)
-        Z, d = np.asarray(given, dtype=np.float64), self.n_features_in_
-        if Z.ndim != 2 or Z.shape[1] != d or not np.isfinite(Z).all() or not len(Z):
-            raise ValueError(
-                f"n_inducing must be a number, 'auto', or finite inducing inputs of shape (m, {d}), "
-                f"got shape {Z.shape}"
-            )
-        return scaling.inputs(Z, self._like())
-
-    def _number_of_experts(self, asked: int | str, n: int, expert: Expert, workers: int) -> int:
-        """M, from what was asked for and the number of rows."""
-        labels = self._labels(n)
-        if labels is not None:
-            found = int(labels.max()) + 1
-            if self.n_experts == "cv" or not (is_auto(asked) or asked == found):
-                raise ValueError(
-                    f"the labels in partition make {found} experts, but n_experts is "
-                    f"{self.n_experts!r}: leave it at 'auto', or name a partition"
-                )
-            return found
-        if not isinstance(asked, str):
-            if asked > n:
-                raise ValueError(
-                    f"n_experts={asked} is more than the {n} rows: every expert needs one "
-                    "row at least, and predicts well with hundreds"
-                )
-            return int(asked)
-        m: Any = self._value("n_inducing")
-        largest = auto.LARGEST_INDUCING if is_auto(m) else len(m) if np.ndim(m) else int(m)
-        training = self._value("training")
-        alone = isinstance(training, Independent) or training == Independent.name
-        return auto.number_of_experts(n, expert.name, max(1, largest), workers, alone)
-
-    def _labels(self, n: int) -> np.ndarray | None:
-        """Labels as given, made 0 … M − 1; None where the partition is a name or an object."""
-        if isinstance(self.partition, str | Partition):
-            return None
-        labels = np.asarray(self.partition)
-        if labels.shape != (n,):
-            raise ValueError(
-                f"partition must be one of {', '.join(map(repr, PARTITIONS))}, a Partition object, or "
-                f"one label for each of the {n} rows; got "
-                f"{f'an array of shape {labels.shape}' if labels.ndim else repr(self.partition)}"
-            )
-        return labels_of(labels)
-
-    def _divided(self, data: Shard, n_experts: int, seed: int) -> list[Shard]:
-        """The shards, one per expert."""
-        labels = self._labels(data.n)
-        if labels is not None:
-            return split(data, labels)
-        partition = by_name("partition", self.partition, PARTITIONS, Partition)
-        if isinstance(self.aggregation, GRBCM) or self.aggregation == GRBCM.name:
-            return with_communication(data, n_experts, partition, seed)
-        return split(data, partition.assign(data.X.cpu().numpy(), n_experts, seed))
-
-    def _cross_validated(self, rows: Rows, seed: int) -> int:
-        """The number of experts with the lowest NLPD over three folds."""
-        X, y = rows.X, rows.y
-        if self._labels(len(X)) is not None:
-            self._number_of_experts("cv", len(X), self._expert(len(X)), 1)  # refuses
-        candidates = auto.cross_validated_experts(len(X))
-        folds = list(KFold(3, shuffle=True, random_state=seed % 2**32).split(X))
-        scores = []
-        for n_experts in candidates:
-            copy: Any = clone(self)
-            trial = copy.set_params(
-                n_experts=n_experts,
-                random_state=seed,
-                kernel=self._kernel(),
-                target_transform=None,
-                calibrate=None,
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = [
-                    trial.fit(X[a], y[a], **rows.take(a).options).nlpd(X[b], y[b]) for a, b in folds
-                ]
-            scores.append(float(np.mean(found)))
-        self.cv_results_ = {"n_experts": candidates, "nlpd": scores}
-        return candidates[int(np.argmin(scores))]
-
-    def _combined(self, aggregation: str | Aggregator | None) -> Sequence[Combined | None]:
-        """The combination of each target's experts by another aggregator; None for the model's own.
-
-        Combinations asked for by name are kept for the next time.
-        """
-        if aggregation is None:
-            return [None] * len(self.models_)
-        if is_auto(aggregation):
-            methods = [auto.aggregator(model.ensemble) for model in self.models_]
-        else:
-            method = by_name("aggregation", aggregation, AGGREGATORS, Aggregator)
-            methods = [method] * len(self.models_)
-        kept: dict[str, Sequence[Combined]] = vars(self).setdefault("_combinations", {})
-        if isinstance(aggregation, str) and aggregation in kept:
-            return kept[aggregation]
-        made = [
-            model.combined if method == model.aggregation else method.combine(model.ensemble)
-            for model, method in zip(self.models_, methods, strict=True)
-        ]
-        if isinstance(aggregation, str):
-            kept[aggregation] = made
-        return made
-
-    def _plain_parameters(self) -> dict[str, Any]:
-        """Those parameters that a file holds in another form: numbers, names and arrays."""
-        plain: dict[str, Any] = {"device": str(self.device), "fixed": list(self.fixed)}
-        if isinstance(self.expert, Expert):
-            plain["expert"] = self.expert.name
-        if not isinstance(self.partition, str | Partition):
-            plain["partition"] = labels_of(self.partition)
-        if np.ndim(self.n_inducing):
-            plain["n_inducing"] = np.asarray(self.n_inducing, dtype=np.float64)
-        return plain
 
 
 def _column(X: Any, value: Any, name: str) -> Any:
@@ -1392,36 +801,10 @@ def _kept(value: Any, keep: np.ndarray, name: str) -> Any:
     return np.asarray(value)[keep]
 
 
-def _probability(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
-        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r}")
-    return float(value)
-
-
-def _blanked(values: np.ndarray, keep: np.ndarray | None) -> np.ndarray:
-    """NaN for the rows that are not to be predicted."""
-    if keep is not None:
-        values[~keep] = np.nan
-    return values
-
-
 def _noise_in_units(batch: Shard, square: float) -> Shard:
     """A shard whose rows' noise variances are divided by a square of units."""
     assert batch.noise is not None
     return replace(batch, noise=batch.noise / square)
-
-
-def _array(value: Tensor | None) -> np.ndarray | None:
-    return None if value is None else value.cpu().numpy()
-
-
-def _original_inducing(model: Model) -> np.ndarray | None:
-    Z = model.parameters.inducing
-    return None if Z is None else model.scaling.original(Z)
-
-
-def _count(parameters: Parameters) -> int | None:
-    return None if parameters.inducing is None else parameters.inducing.shape[-2]
 
 
 def unnamed(predict: Callable[..., Any], X: Any, *arguments: Any, **options: Any) -> Any:

@@ -220,7 +220,7 @@ def test_parquet_that_cannot_be_used(engine, parquet, tmp_path):
         with pytest.raises(ValueError, match=message):
             gp.fit_parquet(*arguments)
     for choice, message in [
-        ({"missing": "dorp"}, "missing must be 'refuse' or 'drop', got 'dorp'"),
+        ({"missing": "dorp"}, "missing must be 'refuse' or 'drop' or 'impute', got 'dorp'"),
         ({"dates": "days"}, "dates must be 'refuse' or 'expand', got 'days'"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -273,3 +273,20 @@ def test_nearest_experts_from_parquet_are_the_same_after_a_worker_is_killed(
     local = given(expert="nearest", n_inducing=n_inducing, n_neighbors=25)
     local.fit_parquet(str(parquet), "level", features=["east", "north"])
     close(predicted(local), before)
+
+
+@pytest.mark.parametrize("expert", sorted(distgp.EXPERTS))
+def test_weights_noise_tables_and_intervals_are_as_in_one_process(engine, expert):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(X, columns=["a", "b"]).assign(site=rng.choice(["hill", "lake"], len(X)))
+    weight, noise = rng.integers(0, 3, len(X)), rng.uniform(0.01, 0.1, len(X))
+    options = {"expert": expert, "n_experts": 3, "n_inducing": 20, "n_iter": 5}
+    options |= {"calibrate": "conformal", "kernel": "matern52(columns=[a, b]) + linear"}
+    found = []
+    for where in ("local", engine):
+        gp = DistributedGPRegressor(engine=where, **options)
+        gp.fit(table, Y, weight, noise_variance=noise)
+        found.append([*gp.predict_interval(table), gp.predict(table, noise_variance=noise)])
+        gp.partial_fit(table[:50], Y[:50], noise_variance=noise[:50]).drop_experts(0)
+        found[-1] += [gp.predict(table)]
+    close(*found, 1e-5)

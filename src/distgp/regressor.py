@@ -33,7 +33,6 @@ from distgp.engines import Engine, Placement
 from distgp.estimator import (
     DTYPES,
     Check,
-    GPEstimator,
     a_count,
     a_kernel,
     a_name,
@@ -812,8 +811,3 @@ def unnamed(predict: Callable[..., Any], X: Any, *arguments: Any, **options: Any
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         return predict(X, *arguments, **options)
-
-
-def predict_unnamed(model: GPEstimator, X: Any, **options: Any) -> Any:
-    """What `predict` says of arrays whose columns are known to be in order."""
-    return unnamed(model.predict, X, **options)  # pyright: ignore[reportAttributeAccessIssue]

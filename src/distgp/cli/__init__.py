@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from distgp.cli import commands, demo
+from distgp.cli import commands, demo, serve
 
 app = typer.Typer(
     help="Gaussian process regression for data too large for one GP.",
@@ -20,6 +20,7 @@ for command in (
     commands.score,
     commands.compare,
     commands.info,
+    serve.serve,
     demo.demo,
     commands.version,
 ):

@@ -1,0 +1,338 @@
+"""A fitted model over HTTP: rows come in as JSON or Arrow, means and standard deviations go out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import socket
+import warnings
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from starlette.requests import ClientDisconnect
+except ImportError as error:  # pragma: no cover - depends on the installation
+    raise ImportError(
+        "serving needs FastAPI and uvicorn, which are not installed: pip install 'distgp[serve]'"
+    ) from error
+
+from distgp._version import __version__
+from distgp.data.column import Column
+from distgp.data.encoding import Columns
+from distgp.data.table import TableError
+from distgp.estimator import GPEstimator, load
+from distgp.regressor import DistributedGPRegressor, unnamed
+from distgp.serve.rows import arrow_rows, json_rows, one_line, refused, whole_body
+from distgp.summary import column_names, summary
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+MOST_ROWS, MOST_BYTES = 100_000, 2**26
+PATIENCE = 30
+"""Seconds that running requests have to finish once the server is told to end."""
+
+_told: ContextVar[list[str] | None] = ContextVar("told", default=None)
+"""The warnings of the prediction that this thread works on."""
+
+
+def app(
+    model: GPEstimator,
+    max_rows: int = MOST_ROWS,
+    max_bytes: int = MOST_BYTES,
+    at_once: int | None = None,
+) -> FastAPI:
+    """Build the application that answers `POST /predict`, `GET /info` and `GET /health`.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor or SparseGridGP
+        A fitted model.
+    max_rows, max_bytes : int
+        The largest number of rows, and of bytes, of one request; larger ones are refused.
+    at_once : int, optional
+        The number of requests at most that are predicted at the same time, the others wait; by
+        default the root of the number of cores.
+
+    Returns
+    -------
+    fastapi.FastAPI
+        An ASGI application, for `uvicorn.run` or any other server.
+    """
+    api = FastAPI(lifespan=_warnings_kept, openapi_url=None)
+    api.add_exception_handler(RequestValidationError, _bad_options)
+    api.add_exception_handler(Exception, _internal_error)
+    about = _about(model) | {"max_rows": max_rows, "max_bytes": max_bytes}
+    slots = asyncio.Semaphore(at_once or _predictions_at_once())
+
+    @api.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @api.get("/info")
+    async def info() -> dict[str, Any]:
+        return about
+
+    @api.post("/predict")
+    async def predict(
+        request: Request,
+        latent: bool = False,
+        interval: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        unknown: Literal["refuse", "new"] | None = None,
+    ) -> Response:
+        form = _form(request)
+        read, write = _READERS[form], _WRITERS[_answered_form(form, request)]
+
+        def work() -> Response:
+            rows = read(body, _columns(model), max_rows)
+            return write(*_predicted(model, _inputs(model, rows, unknown), latent, interval))
+
+        try:
+            body = await whole_body(request, max_bytes)
+            async with slots:
+                if not await request.is_disconnected():
+                    return await asyncio.to_thread(work)
+        except ClientDisconnect:
+            pass
+        return Response(status_code=400)  # nobody is there to read it
+
+    return api
+
+
+def serve(
+    path: Path | str,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    device: str | None = None,
+    ready: Callable[[str], object] = print,
+    at_once: int | None = None,
+    **limits: int,
+) -> None:
+    """Serve a model file until the process is interrupted or told to end.
+
+    Requests that run when the process is told to end are answered first. The cores are divided over the
+    predictions that may run at once.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that `save` or `distgp fit` wrote.
+    host : str, default="127.0.0.1"
+        The address to listen at: only this machine by default, "0.0.0.0" for everyone.
+    port : int, default=8000
+        The port; 0 for one that is free.
+    device : str, optional
+        Where to put the model, as of `distgp.load`.
+    ready : callable
+        Called with the server's URL once clients can connect.
+    at_once, **limits
+        As of `app`: `max_rows` and `max_bytes`.
+    """
+    at_once = at_once or _predictions_at_once()
+    # Predictions that each had threads for all cores would spend their time waiting for each other's.
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), _cores() // at_once)))
+    api = app(load(path, device), at_once=at_once, **limits)
+    config = uvicorn.Config(
+        api, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
+    )
+    with _listening(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{listener.getsockname()[1]}")
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _predictions_at_once() -> int:
+    """√cores, rounded up: short requests do not wait for a long one, which still gets several cores."""
+    return math.isqrt(_cores() - 1) + 1
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+        # Connections inherit it. Without it the second half of an answer waits 40 ms for the client.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+    except OSError as error:
+        reason = str(error.strerror).partition(" (")[0]
+        raise ValueError(
+            f"cannot listen at {host}, port {port}: {reason}; choose another host or port, or end the "
+            "program that uses this one"
+        ) from error
+
+
+# What a request holds.
+
+
+def _form(request: Request) -> str:
+    """The content type of a request, JSON or Arrow."""
+    given = request.headers.get("content-type", "")
+    form = given.partition(";")[0].strip().lower()
+    if form not in _READERS:
+        raise refused(415, f"expected the content type {JSON} or {ARROW}, got {given!r}")
+    return form
+
+
+def _answered_form(form: str, request: Request) -> str:
+    """The content type of the answer: the first of ours that the client names, or the request's."""
+    accepted = request.headers.get("accept", "").lower()
+    return next((other for other in _READERS if other in accepted), form)
+
+
+# What the model makes of it.
+
+
+def _columns(model: GPEstimator) -> Columns:
+    """The columns that a model needs; x0, x1, … where it was fitted to an array without names."""
+    if (columns := getattr(model, "table_", None)) is not None:
+        return columns
+    return Columns("", tuple(Column(name, "number") for name in column_names(model)))
+
+
+def _inputs(model: GPEstimator, rows: pa.Table, unknown: str | None) -> np.ndarray:
+    """The numbers of a table's rows as the model's own encoder makes them, all of them finite."""
+    columns = _columns(model)
+    try:
+        X = columns.matrix(rows, unknown or getattr(model, "unknown", "refuse"))
+    except TableError as error:
+        raise refused(422, str(error).replace("--unknown-categories ", "?unknown=")) from None
+    except (pa.ArrowException, KeyError) as error:  # pyarrow has types without a class in Python
+        raise refused(422, f"a column does not hold what it held in fitting: {error}") from None
+    bad = ~np.isfinite(X)
+    if bad.any():
+        counts = {name: int(bad[:, at].any(1).sum()) for name, at in columns.places.items()}
+        listed = ", ".join(f"{count} in {name!r}" for name, count in counts.items() if count)
+        raise refused(
+            422,
+            f"{int(bad.any(1).sum())} of {len(X)} rows have missing or infinite values ({listed}): fill "
+            "them, or leave those rows out",
+        )
+    return X
+
+
+def _predicted(
+    model: GPEstimator, X: np.ndarray, latent: bool, interval: float | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Mean, std and the ends of the interval for each row, and the model's warnings about them."""
+    told: list[str] = []
+    _told.set(told)
+    if interval is not None and isinstance(model, DistributedGPRegressor):
+        values = unnamed(model.predict_with_interval, X, interval, latent=latent)
+    else:
+        predict: Any = model.predict  # pyright: ignore[reportAttributeAccessIssue]
+        mean, std = unnamed(predict, X, return_std=True, latent=latent)
+        half = NormalDist().inv_cdf(0.5 + (interval or 0.0) / 2) * std
+        values = mean, std, mean - half, mean + half
+    names = ("mean", "std") if interval is None else ("mean", "std", "lower", "upper")
+    found: dict[str, np.ndarray] = dict(zip(names, values, strict=False))
+    finite = np.isfinite(np.stack(list(found.values()), axis=1)).reshape(len(X), -1).all(1)
+    if not finite.all():
+        raise refused(
+            422,
+            f"no finite prediction for {int((~finite).sum())} of {len(X)} rows: their values are too "
+            "large, or calibration had too few rows for so wide an interval",
+        )
+    return found, told
+
+
+@asynccontextmanager
+async def _warnings_kept(api: FastAPI) -> AsyncIterator[None]:
+    """While the server runs, distgp's warnings go to the answer of the prediction that they are about.
+
+    Python's own way to record them, `catch_warnings`, would mix up those of different threads.
+    """
+    del api
+    show = warnings.showwarning
+
+    def keep(message: Any, category: type[Warning], *details: Any) -> None:
+        told = _told.get()
+        if told is not None and category.__module__.startswith("distgp"):
+            told.append(one_line(str(message)))
+        else:
+            show(message, category, *details)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)  # for each answer, not the first alone
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        warnings.showwarning = keep
+        yield
+
+
+# What is answered.
+
+
+def _json_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
+    lists: dict[str, Any] = {name: values.tolist() for name, values in found.items()}
+    return Response(json.dumps(lists | {"warnings": told}), media_type=JSON)
+
+
+def _arrow_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
+    """A stream with one column each, of lists where there are several targets."""
+    table = pa.table({name: _column(values) for name, values in found.items()})
+    table = table.replace_schema_metadata({"warnings": json.dumps(told)})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return Response(out.getvalue().to_pybytes(), media_type=ARROW)
+
+
+def _column(values: np.ndarray) -> pa.Array:
+    flat = pa.array(values.ravel())
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+_READERS = {JSON: json_rows, ARROW: arrow_rows}
+_WRITERS = {JSON: _json_answer, ARROW: _arrow_answer}
+
+
+def _about(model: GPEstimator) -> dict[str, Any]:
+    """What a client needs to know of a model."""
+    targets = summary(model).targets
+    return {
+        "distgp": __version__,
+        "estimator": type(model).__name__,
+        "expert": targets[0].expert,
+        "aggregation": targets[0].aggregation,
+        "rows": targets[0].rows,
+        "targets": [target.target for target in targets],
+        "columns": [_about_column(column) for column in _columns(model).inputs],
+    }
+
+
+def _about_column(column: Column) -> dict[str, Any]:
+    kind = "boolean" if column.boolean else column.kind
+    categories = {"categories": column.categories} if column.kind == "category" else {}
+    return {"name": column.name, "kind": kind, **categories}
+
+
+def _bad_options(request: Request, error: Exception) -> Response:
+    """Tell which option of the URL cannot be meant."""
+    del request
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    text = f"{first['loc'][-1]}: {first['msg']}, got {first['input']!r}"
+    return JSONResponse({"detail": one_line(text)}, 422)
+
+
+def _internal_error(request: Request, error: Exception) -> Response:
+    """Tell nothing: the server writes the error to its log, and then closes the connection."""
+    del request, error
+    return JSONResponse({"detail": "internal error"}, 500, {"connection": "close"})

@@ -1,0 +1,163 @@
+"""The rows of a request: whatever a client sends becomes a table, or a clear refusal."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from fastapi import HTTPException, Request
+
+from distgp.data.encoding import Columns
+from distgp.data.table import TableError
+
+LONGEST_DETAIL = 1_000
+"""Characters of an error at most: it may quote names that the client made up."""
+
+
+def refused(status: int, text: str) -> HTTPException:
+    """The answer to a request that cannot be served, with what was expected, what came, and the remedy."""
+    return HTTPException(status, one_line(text))
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, cut where it is very long."""
+    return " ".join(text[:LONGEST_DETAIL].split()) + ("…" if len(text) > LONGEST_DETAIL else "")
+
+
+async def whole_body(request: Request, max_bytes: int) -> bytearray:
+    """The bytes of a request, refused as soon as they are known to be too many."""
+    too_long = refused(
+        413, f"expected at most {max_bytes:,} bytes, got more: send the rows in several requests"
+    )
+    announced, body = request.headers.get("content-length", ""), bytearray()
+    if announced.isdecimal() and int(announced[:18]) > max_bytes:
+        raise too_long
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise too_long
+    return body
+
+
+def json_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
+    """The rows of a JSON request."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        place = f": {error}" if isinstance(error, json.JSONDecodeError) else ""
+        raise refused(
+            400, f"expected JSON in UTF-8, got what cannot be read as such{place}"
+        ) from None
+    rows = given.get("rows") if isinstance(given, dict) else None
+    names = [column.name for column in columns.inputs]
+    if not isinstance(rows, list):
+        raise refused(
+            422,
+            'expected {"rows": [...]} with a list of rows: objects with the columns '
+            f"{_listed(names)}, or lists of their values in this order",
+        )
+    _check_count(len(rows), max_rows)
+    for number, row in enumerate(rows, start=1):
+        _check_row(row, f"row {number} of {len(rows)}", names)
+    by_name = isinstance(rows[0], dict)
+    if any(isinstance(row, dict) != by_name for row in rows):
+        raise refused(422, "expected rows of one form, got some objects and some lists")
+    keys = names if by_name else range(len(names))
+    arrays = [
+        _array(name, [row[key] for row in rows]) for name, key in zip(names, keys, strict=True)
+    ]
+    return pa.table(arrays, names=names)
+
+
+def _check_row(row: Any, which: str, names: Sequence[str]) -> None:
+    """Refuse a row that lacks columns."""
+    if isinstance(row, dict):
+        if lacking := [name for name in names if name not in row]:
+            raise refused(
+                422, f"{which} lacks {_listed(lacking)}; the model needs {_listed(names)}"
+            )
+    elif not isinstance(row, list):
+        raise refused(422, f"{which} is neither an object nor a list of values")
+    elif len(row) != len(names):
+        raise refused(
+            422, f"{which} has {len(row)} values, expected the {len(names)} of {_listed(names)}"
+        )
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    """The values of one column, of the type that fits them all."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise refused(
+            422,
+            f"column {name!r} holds values of different kinds, or too large: send numbers alone, or "
+            "texts alone",
+        ) from None
+
+
+def arrow_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
+    """The rows of an Arrow IPC stream: checked, since offsets that point elsewhere would be followed."""
+    try:
+        buffer = pa.py_buffer(body)
+        for message in pa.ipc.MessageReader.open_stream(buffer):
+            if message.type in ("record batch", "dictionary") and _is_compressed(message):
+                raise refused(
+                    400, "expected Arrow without compression: write the stream without it"
+                )
+        batches, count = [], 0
+        with pa.ipc.open_stream(buffer) as reader:
+            for batch in reader:
+                count += batch.num_rows
+                _check_count(count, max_rows, least=0)
+                batches += [batch] if batch.num_rows else []
+            table = pa.Table.from_batches(batches, reader.schema)
+        columns.check(table.schema.names)
+        rows = table.select([column.name for column in columns.inputs])
+        rows.validate(full=True)
+    except TableError as error:
+        raise refused(422, str(error)) from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, struct.error) as error:
+        raise refused(
+            400, f"expected an Arrow IPC stream, got what cannot be read as such: {error}"
+        ) from None
+    _check_count(count, max_rows)
+    return rows
+
+
+def _is_compressed(message: Any) -> bool:
+    """Whether a message's buffers are compressed, so that a few bytes may stand for very many.
+
+    pyarrow tells only by decompressing them. In Arrow's Message.fbs the header is field 2 of a message, the
+    batch field 1 of a dictionary, and the compression field 3 of a batch.
+    """
+    flat = message.metadata.to_pybytes()
+    header = _subtable(flat, struct.unpack_from("<I", flat)[0], 2)
+    batch = _subtable(flat, header, 1) if message.type == "dictionary" else header
+    return _subtable(flat, batch, 3) != 0
+
+
+def _subtable(flat: bytes, table: int, field: int) -> int:
+    """Where the table in a field of another table begins in a flatbuffer; 0 where it is not there."""
+    vtable = table - struct.unpack_from("<i", flat, table)[0]
+    slot = 4 + 2 * field
+    if slot >= struct.unpack_from("<H", flat, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", flat, vtable + slot)[0]
+    return table + offset + struct.unpack_from("<I", flat, table + offset)[0] if offset else 0
+
+
+def _check_count(count: int, max_rows: int, least: int = 1) -> None:
+    if count > max_rows:
+        raise refused(
+            413, f"expected at most {max_rows:,} rows, got more: send them in several requests"
+        )
+    if count < least:
+        raise refused(422, "expected one row at least, got none")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

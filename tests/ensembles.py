@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,18 @@ from distgp.kernels import RBF, Matern32
 KINDS = ["exact", "shared Z", "own Z", "exact, own θ", "sparse, own θ"]
 COMMON = KINDS[:3]
 """The kinds whose experts share kernel and noise."""
+
+
+def each_point(marginals: Any, space: str) -> Iterator[tuple[list[float], ...]]:
+    """Of every point, the experts' means, variances and prior variances in Python floats."""
+    M, N = marginals.mean.shape
+    noise = [float(v) if space == "observed" else 0.0 for v in marginals.noise]
+    for x in range(N):
+        yield (
+            [float(marginals.mean[i, x]) for i in range(M)],
+            [float(marginals.variance[i, x]) + noise[i] for i in range(M)],
+            [float(marginals.base_variance[i, x]) + noise[i] for i in range(M)],
+        )
 
 
 def labels(n: int, M: int, seed: int = 0) -> np.ndarray:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from ensembles import KINDS, build, far, full_gp, posterior
+from ensembles import KINDS, build, each_point, far, full_gp, posterior
 from helpers import FLOAT, close, inputs, shard
 
 from distgp.aggregation import Barycentre, Ensemble, MinVariance, SoftmaxPoE
@@ -18,13 +18,8 @@ X = inputs(15, 2, 3)
 
 def naive(marginals, rule, space):
     """The definitions, point by point, in Python floats."""
-    M, N = marginals.mean.shape
-    means, variances = [], []
-    for x in range(N):
-        noise = [float(v) if space == "observed" else 0.0 for v in marginals.noise]
-        s2 = [float(marginals.variance[i, x]) + noise[i] for i in range(M)]
-        prior = [float(marginals.base_variance[i, x]) + noise[i] for i in range(M)]
-        mu = [float(marginals.mean[i, x]) for i in range(M)]
+    M, means, variances = len(marginals.mean), [], []
+    for mu, s2, prior in each_point(marginals, space):
         if rule == "min-variance":
             best = min(range(M), key=lambda i: s2[i])
             means.append(mu[best])

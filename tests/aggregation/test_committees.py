@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from ensembles import KINDS, build, full_gp, parameters, posterior, shards_of
+from ensembles import KINDS, build, each_point, full_gp, parameters, posterior, shards_of
 from helpers import FLOAT, close, inputs, shard
 
 from distgp.aggregation import BCM, GRBCM, RBCM, Ensemble, GPoE, PoE, SoftmaxPoE
@@ -19,13 +19,8 @@ X = inputs(15, 2, 3)
 
 def naive(marginals, rule, space):
     """Equation (4), point by point: β, precision and mean in Python floats."""
-    M, N = marginals.mean.shape
-    means, variances = [], []
-    for x in range(N):
-        noise = [float(v) if space == "observed" else 0.0 for v in marginals.noise]
-        s = [float(marginals.variance[i, x]) + noise[i] for i in range(M)]
-        prior = [float(marginals.base_variance[i, x]) + noise[i] for i in range(M)]
-        mu = [float(marginals.mean[i, x]) for i in range(M)]
+    M, means, variances = len(marginals.mean), [], []
+    for mu, s, prior in each_point(marginals, space):
         gain = [0.5 * (math.log(prior[i]) - math.log(s[i])) for i in range(M)]
         powers = [math.exp(-7.0 * s[i] / prior[i]) for i in range(M)]
         beta = {

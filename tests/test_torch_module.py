@@ -265,3 +265,24 @@ def test_onnx(tmp_path, monkeypatch):
         points = names["points"].numpy()[:N]
         found = names["session"].run(["mean", "std"], {"X": points})
         assert_same(map(torch.as_tensor, found), names["gp"].predict(points, return_std=True))
+
+
+def test_rows_with_noise_of_their_own_have_their_mean():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (120, 2))
+    y, noise = np.sin(2 * X[:, 0]), rng.uniform(0.01, 0.2, 120)
+    gp = DistributedGPRegressor(expert="sparse", n_inducing=20, n_iter=5)
+    gp.fit(X, y, noise_variance=noise)
+    mean, std = gp.to_torch()(torch.as_tensor(X))
+    expected = gp.predict(X, return_std=True)
+    np.testing.assert_allclose(mean.numpy(), expected[0], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(std.numpy(), expected[1], rtol=1e-8)
+
+
+def test_transformed_targets_are_refused():
+    X = np.random.default_rng(0).uniform(-2, 2, (80, 2))
+    gp = DistributedGPRegressor(
+        expert="sparse", n_inducing=10, n_iter=3, target_transform="log"
+    ).fit(X, np.exp(np.sin(X[:, 0])))
+    with pytest.raises(ValueError, match="target_transform='log'"):
+        gp.to_torch()

@@ -50,7 +50,7 @@ def of(models: Sequence[Model], one_target: bool, latent: bool = False) -> Poole
     Raises
     ------
     ValueError
-        Where a model is not a pooled one.
+        Where a model is not a pooled one, or is one of a transformed target.
     """
     return PooledModule([PooledTarget(model) for model in models], one_target, latent)
 
@@ -166,7 +166,12 @@ def _pooled(model: Model) -> tuple[SparsePosterior, Tensor]:
             f"inputs, got aggregation={model.aggregation.name!r} with {model.ensemble.expert.name} "
             'experts: fit with expert="sparse", aggregation="pooled"'
         )
-    return combined.posterior, combined.noise
+    if model.transform is not None:
+        raise ValueError(
+            f"expected a model of the target itself, got target_transform={model.transform.name!r}: fit "
+            "without it, and transform the targets and the module's output yourself"
+        )
+    return combined.posterior, combined.noise * (model.row_noise or 1.0)
 
 
 def _root(posterior: SparsePosterior) -> Tensor:

@@ -330,3 +330,19 @@ def test_experts_with_shared_lengthscales_of_their_own_have_a_range(rows):
     ends = (lengths[:, 1].min() * scale, lengths[:, 1].max() * scale)
     assert (second.low, second.high) == pytest.approx(ends)
     assert feature_relevance(gp).sum() == pytest.approx(1)
+
+
+def test_transform_calibration_and_noise_of_rows_are_said():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (200, 2))
+    y = np.exp(np.sin(X[:, 0]) + 0.1 * rng.normal(size=200))
+    made = {"expert": "sparse", "n_inducing": 20, "n_iter": 5}
+    gp = distgp.DistributedGPRegressor(target_transform="log", calibrate="conformal", **made).fit(
+        X, y
+    )
+    said = dict(gp.summary().targets[0].lines())
+    assert said["target"].startswith("its log transform")
+    assert said["intervals"] == "calibrated on 40 other rows"
+    noise = np.full(200, 0.09)
+    gp = distgp.DistributedGPRegressor(fixed=["noise"], **made).fit(X, y, noise_variance=noise)
+    assert dict(gp.summary().targets[0].lines())["noise sd"] == "0.3"

@@ -119,6 +119,10 @@ class TargetSummary:
         The relevance of each column, as of `feature_relevance`.
     holds : str
         What a file of the model holds of the data.
+    transform : str or None
+        What is modelled instead of the target, whose units are then those of the transform.
+    calibration_rows : int or None
+        The number of rows that intervals were calibrated on.
     """
 
     target: str
@@ -138,6 +142,8 @@ class TargetSummary:
     stopped: str | None
     relevance: tuple[float, ...]
     holds: str
+    transform: str | None = None
+    calibration_rows: int | None = None
 
     def lines(self) -> list[tuple[str, str]]:
         """What is said of the model as a whole: pairs of a title and a text."""
@@ -154,6 +160,12 @@ class TargetSummary:
             ("experts", experts),
             ("aggregation", self.aggregation),
         ]
+        if self.transform is not None:
+            found.append(
+                ("target", f"its {self.transform} transform, in whose units signal and noise are")
+            )
+        if self.calibration_rows is not None:
+            found.append(("intervals", f"calibrated on {self.calibration_rows:,} other rows"))
         if self.mean != "constant":
             found.append(("mean", f"a {self.mean} trend"))
         for part, text in enumerate(self.kernel, start=1):
@@ -371,7 +383,8 @@ def column_names(estimator: Any) -> tuple[str, ...]:
 def noise_sd(model: Any) -> float:
     """The noise's standard deviation in the target's units; the median where experts differ."""
     noise = _values(model.parameters.noise)
-    return float(np.median(np.sqrt(noise * (model.row_noise or 1.0)))) * model.scaling.y_scale
+    level = getattr(model, "row_noise", None) or 1.0
+    return float(np.median(np.sqrt(noise * level))) * model.scaling.y_scale
 
 
 # Kernels as sums of products.
@@ -599,7 +612,9 @@ def _target(
         for number, part in enumerate(parts, start=1)
         for quantity in _part_quantities(number, part, scaling, columns, shared)
     ]
-    sd = np.sqrt(_values(parameters.noise)) * scaling.y_scale
+    level = getattr(model, "row_noise", None) or 1.0  # σ² is a factor of the rows' own noise then
+    sd = np.sqrt(_values(parameters.noise) * level) * scaling.y_scale
+    transform, scores = (getattr(model, name, None) for name in ("transform", "calibration"))
     if scaling.slope is not None:
         gains = scaling.slope / scaling.x_scale
         quantities += [
@@ -623,6 +638,8 @@ def _target(
         stopped=None if training is None else STOPPED.get(training.stopped, training.stopped),
         relevance=tuple(map(float, _relevance(parameters, scaling))),
         holds=_holds(model, about["expert"]),
+        transform=None if transform is None else transform.name,
+        calibration_rows=None if scores is None else len(scores.scores),
         **about,
     )
 

@@ -169,3 +169,14 @@ def test_mistakes_in_asking_for_intervals_are_told():
         gp.predict_interval(X, groups=["a"] * 60)
     with pytest.raises(ValueError, match="calibrate needs 50 rows at least"):
         DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X[:30], y[:30])
+
+
+def test_times_with_a_zone_say_which_rows_are_held_out():
+    import pandas as pd
+
+    X, y = data(300)
+    order = np.random.default_rng(0).permutation(300)
+    when = pd.Series(pd.date_range("2024-01-01", periods=300, freq="h", tz="Europe/Berlin"))[order]
+    gp = DistributedGPRegressor(validation="last", calibrate="conformal", n_iter=3)
+    gp.fit(X, y, np.ones(300) + (np.arange(300) % 2), time=when)
+    assert gp.choice_ is not None and len(gp.models_[0].calibration.scores) == 60

@@ -100,10 +100,14 @@ class Rows:
 
     def take(self, which: np.ndarray) -> Rows:
         """Some of the rows."""
-        time = self.time if self.time is None or not hasattr(self.time, "iloc") else self.time.array
-        more = (self.weight, self.noise, time, self.groups)
-        kept = (None if v is None else np.asarray(v)[which] for v in more)
+        more = (self.weight, self.noise, self.time, self.groups)
+        kept = (None if values is None else taken(values, which) for values in more)
         return Rows(self.X[which], self.y[which], *kept)
+
+
+def taken(values: Any, which: np.ndarray) -> Any:
+    """Some of an array's values; of pandas' as a Series, since an array would lose time zones."""
+    return values.iloc[which] if hasattr(values, "iloc") else np.asarray(values)[which]
 
 
 @dataclass(frozen=True)

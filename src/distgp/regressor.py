@@ -797,7 +797,7 @@ def _kept(value: Any, keep: np.ndarray, name: str) -> Any:
         return value
     if np.shape(value) != keep.shape:
         raise ValueError(f"{name} must have one value for each of the {len(keep)} rows")
-    return np.asarray(value)[keep]
+    return auto.taken(value, np.flatnonzero(keep))
 
 
 def _noise_in_units(batch: Shard, square: float) -> Shard:

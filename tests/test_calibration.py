@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.calibration import Calibration, conformal_quantile
+from distgp.calibration import Calibration, CalibrationWarning, as_names, conformal_quantile
 
 FIXED = {"expert": "sparse", "n_inducing": 30, "n_iter": 15, "random_state": 0}
 
@@ -94,7 +94,8 @@ def test_groups_have_intervals_of_their_own():
     inside = (lower <= y[2000:]) & (y[2000:] <= upper)
     for name in ("calm", "wild"):
         assert abs(inside[groups[2000:] == name].mean() - 0.9) < 0.05
-    whole = gp.predict_interval(X[2000:], 0.9)
+    with pytest.warns(CalibrationWarning, match="none are given"):
+        whole = gp.predict_interval(X[2000:], 0.9)
     assert np.mean((whole[0] <= y[2000:]) & (y[2000:] <= whole[1])) > 0.85
     unknown = gp.predict_interval(X[2000:], 0.9, groups=["new"] * 1000)
     np.testing.assert_array_equal(unknown, whole)
@@ -180,3 +181,22 @@ def test_times_with_a_zone_say_which_rows_are_held_out():
     gp = DistributedGPRegressor(validation="last", calibrate="conformal", n_iter=3)
     gp.fit(X, y, np.ones(300) + (np.arange(300) % 2), time=when)
     assert gp.choice_ is not None and len(gp.models_[0].calibration.scores) == 60
+
+
+def test_a_group_is_one_whatever_the_type_of_its_number():
+    for values in ([1, 0], [1.0, 0.0], [True, False], ["1", "0"]):
+        assert as_names(values).tolist() == ["1", "0"]
+    assert as_names([1.5, 2.0]).tolist() == ["1.5", "2.0"]
+
+
+@pytest.mark.parametrize("shape", [0.5, 2.0])
+def test_skewed_targets_have_a_mean_under_yeo_johnson(shape):
+    X, _ = data(300)
+    y = np.random.default_rng(2).gamma(shape, 1, 300) * np.exp(X[:, 0])
+    gp = DistributedGPRegressor(target_transform="yeo-johnson", **FIXED).fit(X, y)
+    mean, std = gp.predict(X, return_std=True)
+    assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
+    assert (
+        np.isfinite(gp.predict_interval(X, 0.999)).all()
+        and np.isfinite(gp.sample_y(X[:5], 50)).all()
+    )

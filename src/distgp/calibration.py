@@ -10,6 +10,7 @@ same holds within every group ("Mondrian").
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,10 @@ SHARE = 0.2
 """The share of the rows that calibration holds out."""
 MOST_ROWS = 10_000
 """The number of rows that it holds out at most."""
+
+
+class CalibrationWarning(UserWarning):
+    """Intervals do not have the calibration that the model could give them."""
 
 
 def held_out(n: int) -> int:
@@ -67,7 +72,7 @@ class Calibration:
         scores = np.abs(y - mean) / std
         if groups is None:
             return Calibration(np.sort(scores))
-        names = np.asarray(groups).astype(str)
+        names = as_names(groups)
         found = tuple(sorted(set(names.tolist())))
         return Calibration(
             np.sort(scores), found, tuple(np.sort(scores[names == name]) for name in found)
@@ -97,13 +102,20 @@ class Calibration:
         found = np.full(n, whole)
         if groups is None:
             return found
-        names = np.asarray(groups).astype(str)
+        names = as_names(groups)
         if names.shape != (n,):
             raise ValueError(f"expected one group for each of {n} rows, got shape {names.shape}")
         for name, scores in zip(self.groups, self.by_group, strict=True):
             own = conformal_quantile(scores, coverage)
             found[names == name] = own if math.isfinite(own) else whole
         return found
+
+
+def as_names(groups: Sequence[object] | np.ndarray) -> np.ndarray:
+    """Groups as text; 1, 1.0 and True are one group."""
+    values = np.asarray(groups)
+    whole = values.dtype.kind == "f" and bool((values == np.round(values)).all())
+    return (values.astype(np.int64) if values.dtype.kind == "b" or whole else values).astype(str)
 
 
 def conformal_quantile(scores: np.ndarray, coverage: float) -> float:
@@ -135,6 +147,13 @@ def multiples(
     if groups is not None and (scores is None or not scores.groups):
         raise ValueError(
             "groups= is for models fitted with calibrate='mondrian', and this one was not: leave it out"
+        )
+    if scores is not None and scores.groups and groups is None:
+        warnings.warn(
+            "The model was calibrated by groups, and none are given: intervals are those of all groups "
+            "together. Give groups=, one for each row",
+            CalibrationWarning,
+            stacklevel=2,
         )
     if scores is None:
         return np.full(n, norm.ppf(q))

@@ -82,6 +82,8 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         y = np.asarray(y, dtype=np.float64)
         if y.shape != mean.shape:
             raise ValueError(f"expected targets of shape {mean.shape}, got {y.shape}")
+        fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)  # rows that are not predicted
+        y, mean, std = y[fine], mean[fine], std[fine]
         z, log_slope = self._transformed(y)
         return metrics.nlpd(z.ravel(), mean.ravel(), np.square(std).ravel()) - log_slope
 
@@ -530,7 +532,10 @@ def row_numbers(name: str, values: Any, n: int, least: float | None = None) -> n
     """
     if values is None:
         return None
-    found = np.asarray(values, dtype=np.float64)
+    try:
+        found = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be one number for each row, got {values!r:.60}") from error
     if found.ndim == 0:
         found = np.full(n, float(found))
     if found.shape != (n,):
@@ -545,6 +550,17 @@ def row_numbers(name: str, values: Any, n: int, least: float | None = None) -> n
     if not found.any():
         raise ValueError(f"{name} is zero in all rows: give some rows a positive weight")
     return found
+
+
+def column_of(X: Any, value: Any, name: str) -> Any:
+    """Values as given, or those of a named column of a table."""
+    if not isinstance(value, str):
+        return value
+    if not hasattr(X, "columns") or value not in list(X.columns):
+        raise ValueError(
+            f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
+        )
+    return X[value] if hasattr(X[value], "iloc") else np.asarray(X[value])
 
 
 def labels_of(values: Any) -> np.ndarray:

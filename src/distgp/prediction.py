@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -15,8 +16,7 @@ from distgp import novelty as new
 from distgp import torch_module
 from distgp.aggregation import Aggregator
 from distgp.data import frames
-from distgp.data.encoding import Columns
-from distgp.estimator import row_numbers, seed_of
+from distgp.estimator import column_of, row_numbers, seed_of
 from distgp.experts import Parameters
 from distgp.model import Model
 from distgp.settings import Settings
@@ -72,7 +72,11 @@ class Predictor(Settings):
         noise = row_numbers("noise_variance", noise_variance, len(X))
         pairs = list(zip(self.models_, self._combined(aggregation), strict=True))
         if return_cov:
-            return self._columns([m.covariance(X, latent, one, noise) for m, one in pairs])
+            mean, covariance = self._columns(
+                [m.covariance(X, latent, one, noise) for m, one in pairs]
+            )
+            covariance = _blanked(covariance.swapaxes(0, 1), keep).swapaxes(0, 1)
+            return _blanked(mean, keep), _blanked(covariance, keep)
         if not return_std and not latent and noise is None:
             return _blanked(self._columns([(m.mean(X, one),) for m, one in pairs])[0], keep)
         mean, variance = self._columns([m.predict(X, latent, one, noise) for m, one in pairs])
@@ -104,8 +108,8 @@ class Predictor(Settings):
             Whether the interval is one for the function f. It is never calibrated: nobody observes f.
         noise_variance : array-like of shape (N,), optional
             As for `predict`.
-        groups : array-like of shape (N,), optional
-            The group of each point, for calibrate="mondrian".
+        groups : array-like of shape (N,) or str, optional
+            The group of each point, or the name of a column of X, for calibrate="mondrian".
         aggregation : str or Aggregator, optional
             Another aggregator of the same experts. Calibration is that of the model's own.
 
@@ -151,6 +155,9 @@ class Predictor(Settings):
             Without the last dimension where q is a number.
         """
         levels = [_probability("q", one) for one in np.atleast_1d(q)]
+        if not levels:
+            raise ValueError("q must be a probability or a list of some, got an empty list")
+        groups = column_of(X, groups, "groups")
         X, keep = self._points(X)
         noise = row_numbers("noise_variance", noise_variance, len(X))
         pairs = zip(self.models_, self._combined(aggregation), strict=True)
@@ -194,8 +201,9 @@ class Predictor(Settings):
     def _points(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
         check_is_fitted(self)
-        keep, columns = None, getattr(self, "table_", None)
-        if columns is not None and frames.is_table(X) and self._is_raw(X, columns):
+        keep, columns = None, self._named_columns()
+        plain = not hasattr(self, "table_") and frames.is_plain(X)
+        if columns is not None and frames.is_table(X) and not plain and frames.is_raw(X, columns):
             values, found = frames.encoded(X, columns, self.missing, self.unknown)
             keep = None if found.all() else found
             values = values if keep is None else np.where(keep[:, None], values, values[keep][:1])
@@ -204,20 +212,36 @@ class Predictor(Settings):
         new.tell_novelty(self.models_[0], values)
         return values, keep
 
-    def _is_raw(self, X: Any, columns: Columns) -> bool:
-        """Whether a table has the columns of fitting, and not the numbers made of them."""
-        names = {str(name) for name in getattr(X, "column_names", X.columns)}
-        return not names.issuperset(columns.features) or names.issuperset(columns.places)
-
     def _gaussian(self, X: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         if all(model.transform is None for model in self.models_):
             return self.predict(X, return_std=True, **options)
-        X, _ = self._points(X)
+        X, keep = self._points(X)
         combined = self._combined(options.pop("aggregation", None))
         pairs = zip(self.models_, combined, strict=True)
         latent = options.pop("latent", False)
         mean, variance = self._columns([m.gaussian(X, latent, one, **options) for m, one in pairs])
-        return mean, np.sqrt(variance)
+        return _blanked(mean, keep), np.sqrt(variance)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the means, of the rows that are predicted: with missing="drop", the complete ones.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        sample_weight : array-like of shape (N,), optional
+            How much each row counts.
+
+        Returns
+        -------
+        float
+        """
+        mean, y = self.predict(X), np.asarray(y)
+        fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[fine]
+        return float(r2_score(y[fine], mean[fine], sample_weight=weight))
 
     def _transformed(self, y: np.ndarray) -> tuple[np.ndarray, float]:
         columns = y[:, None] if y.ndim == 1 else y
@@ -248,14 +272,14 @@ class Predictor(Settings):
         -------
         ndarray of shape (N, n_samples) or (N, targets, n_samples)
         """
-        X, _ = self._points(X)
+        X, keep = self._points(X)
         sequence = np.random.SeedSequence(seed_of(random_state))
         seeds = sequence.generate_state(len(self.models_))
         draws = [
             m.sample(X, n_samples, int(seed), latent)
             for m, seed in zip(self.models_, seeds, strict=True)
         ]
-        return draws[0] if self._one_target else np.stack(draws, axis=1)
+        return _blanked(draws[0] if self._one_target else np.stack(draws, axis=1), keep)
 
     def novelty(self, X: Any) -> np.ndarray:
         """How unlike the training rows each row is; above 1, more so than 99 % of those are.
@@ -274,8 +298,8 @@ class Predictor(Settings):
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", new.NoveltyWarning)
-            points, _ = self._points(X)
-        return new.novelty(self.models_[0], points)
+            points, keep = self._points(X)
+        return _blanked(new.novelty(self.models_[0], points), keep)
 
     @property
     def experts_(self) -> Any:
@@ -329,7 +353,7 @@ class Predictor(Settings):
 
 def _probability(name: str, value: Any) -> float:
     if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
-        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r}")
+        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value}")
     return float(value)
 
 

@@ -39,6 +39,7 @@ from distgp.estimator import (
     a_positive_number,
     an_engine,
     check_varies,
+    column_of,
     names_given,
     one_of,
     opened,
@@ -126,7 +127,8 @@ class DistributedGPRegressor(Predictor):
         The units of the kernel's lengthscales and periods. "auto": those of the data in a text, and
         standard deviations of the columns in an object.
     noise : float, default=0.1
-        The noise variance that training starts from.
+        The noise variance that training starts from. Where `fit` gets noise variances of the rows, the
+        noise is a factor of these and starts at 1 instead.
     mean : {"constant", "linear"}, default="constant"
         What the GP's deviations are counted from: the target's mean, or a linear trend, fitted by least
         squares before anything else. It needs `normalize`.
@@ -369,13 +371,14 @@ class DistributedGPRegressor(Predictor):
         values = {
             "sample_weight": sample_weight,
             "noise_variance": noise_variance,
-            "time": _column(X, time, "time"),
-            "groups": _column(X, groups, "groups"),
+            "time": column_of(X, time, "time"),
+            "groups": column_of(X, groups, "groups"),
         }
         with self._unchanged_on_failure():
             self._check_parameters()
             columns = None
-            if frames.is_table(X) and not (frames.is_plain(X) and not len(self.categorical)):
+            simple = not len(self.categorical) and self.missing != "impute"
+            if frames.is_table(X) and not (simple and frames.is_plain(X)):
                 names = tuple(self.categorical)
                 X, y, columns, keep = frames.learnt(
                     X, y, missing=self.missing, dates=self.dates, categorical=names
@@ -489,7 +492,8 @@ class DistributedGPRegressor(Predictor):
         data = Shard(inputs, scaled, numbers, None, weight, noise)
         shards = place(engine, self._divided(data, M, seed))
         del data, scaled, inputs
-        self._row_noise = None if rows.noise is None else float(np.mean(rows.noise))
+        level = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
+        self._row_noise = level
         self._fit_placed(engine, shards, scalings, expert, seed, y.ndim == 1)
 
     def _calibration_rows(self, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -679,7 +683,7 @@ class DistributedGPRegressor(Predictor):
         if not hasattr(self, "models_"):
             return self.fit(X, y, sample_weight, noise_variance=noise_variance)
         columns = getattr(self, "table_", None)
-        if columns is not None and frames.is_table(X) and self._is_raw(X, columns):
+        if columns is not None and frames.is_table(X) and frames.is_raw(X, columns):
             X, keep = frames.encoded(X, columns, self.missing, self.unknown)
             X, y = X[keep], np.asarray(y)[keep]
             sample_weight = _kept(sample_weight, keep, "sample_weight")
@@ -693,8 +697,15 @@ class DistributedGPRegressor(Predictor):
                 f"expected {len(self.models_)} target columns as in fit, got {targets.shape[1]}"
             )
         self._check_parameters()
-        weight = row_numbers("sample_weight", sample_weight, len(X))
+        weight = row_numbers("sample_weight", sample_weight, len(X), least=0.0)
         noise = row_numbers("noise_variance", noise_variance, len(X))
+        if weight is not None:
+            some = weight > 0
+            X, targets, weight = X[some], targets[some], weight[some]
+            noise = None if noise is None else noise[some]
+        for model, column in zip(self.models_, targets.T, strict=True):
+            if model.transform is not None:
+                model.transform.check(column)
         models = []
         for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
             shard = self._new_shard(model, X, column, weight, noise)
@@ -778,17 +789,6 @@ class DistributedGPRegressor(Predictor):
         self._combinations = {}
         self.close()
         return self
-
-
-def _column(X: Any, value: Any, name: str) -> Any:
-    """Values as given, or those of a named column of a table."""
-    if not isinstance(value, str):
-        return value
-    if not hasattr(X, "columns") or value not in list(X.columns):
-        raise ValueError(
-            f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
-        )
-    return np.asarray(X[value])
 
 
 def _kept(value: Any, keep: np.ndarray, name: str) -> Any:

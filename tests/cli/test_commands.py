@@ -443,3 +443,22 @@ def test_weights_noise_transform_and_calibration_are_columns_and_options(run, fo
     np.testing.assert_allclose(scores["nlpd"], gp.nlpd(table, table["level"]))
     bad = run(*fit, "--force", "--target-transform", "root", cwd=folder, fails=True).stderr
     assert "target_transform must be one of None, 'log', 'yeo-johnson', got 'root'" in bad
+
+
+def test_what_was_said_in_fitting_holds_in_python_and_on_the_command_line(run, folder):
+    table = pd.read_csv(folder / "train.csv")[["east", "site", "level"]].dropna()
+    holes = table.copy()
+    holes.loc[holes.index[2], "east"] = None
+    holes.to_csv(folder / "holes.csv", index=False)
+    fit = ["fit", "holes.csv", "--target", "level", "--expert", "sparse", "--n-iter", "3"]
+    run(*fit, "--missing", "drop", "-o", "h.safetensors", cwd=folder)
+    gp = distgp.load(folder / "h.safetensors")
+    assert gp.missing == "drop" and np.isnan(gp.predict(holes)[2])
+    run("predict", "h.safetensors", "holes.csv", "-o", "h.parquet", cwd=folder)
+    assert len(pd.read_parquet(folder / "h.parquet")) == len(table) - 1
+    gp = distgp.DistributedGPRegressor(expert="sparse", n_inducing=20, n_iter=3, missing="impute")
+    gp.fit(holes[["east", "site"]], holes["level"]).save(folder / "py.safetensors")
+    said = run("score", "py.safetensors", "holes.csv", cwd=folder, fails=True).stderr
+    assert "fitted in Python, where targets have no names: give --target COLUMN" in said
+    done = run("score", "py.safetensors", "holes.csv", "--target", "level", "--json", cwd=folder)
+    assert json.loads(done.stdout)["rows"] == len(table)

@@ -198,3 +198,77 @@ def test_mistakes_are_told(change, message):
 def test_a_table_without_a_column_is_refused(fitted):
     with pytest.raises(ValueError, match=r"lacks the column\(s\) 'site'"):
         fitted.predict(rows(5)[0].drop(columns=["site"]))
+
+
+def test_rows_that_are_not_predicted_are_nan_everywhere():
+    table, y = rows(200)
+    gp = DistributedGPRegressor(dates="expand", missing="drop", **FIXED).fit(table, y)
+    table.loc[3, "east"] = None
+    mean, covariance = gp.predict(table.head(6), return_cov=True)
+    assert np.isnan(mean[3]) and np.isnan(covariance[3]).all() and np.isnan(covariance[:, 3]).all()
+    assert np.isfinite(np.delete(np.delete(covariance, 3, 0), 3, 1)).all()
+    assert np.isnan(gp.sample_y(table.head(6), 3)[3]).all() and np.isnan(
+        gp.novelty(table.head(6))[3]
+    )
+    assert np.isfinite(gp.score(table, y)) and np.isfinite(gp.nlpd(table, y))
+
+
+@pytest.mark.parametrize("missing", ["drop", "impute"])
+def test_the_policy_holds_where_training_rows_were_complete(missing):
+    table, y = rows(200)
+    plain = table[["east"]].assign(north=1.0 * np.arange(200))
+    gp = DistributedGPRegressor(missing=missing, **FIXED).fit(plain, y)
+    plain.loc[3, "north"] = None
+    assert np.isnan(gp.predict(plain)[3]) == (missing == "drop")
+    assert np.isfinite(np.delete(gp.predict(plain), 3)).all()
+
+
+def test_time_zones_are_kept_apart():
+    table, y = rows(200)
+    table = table[["when"]]
+    zoned = table.assign(
+        when=table["when"].dt.tz_localize(
+            "America/New_York", ambiguous=True, nonexistent="shift_forward"
+        )
+    )
+    gp = DistributedGPRegressor(dates="expand", **FIXED).fit(zoned, y)
+    naive = DistributedGPRegressor(dates="expand", **FIXED).fit(table, y)
+    np.testing.assert_allclose(gp.predict(zoned), naive.predict(table))  # as clocks show them
+    utc = zoned.assign(when=zoned["when"].dt.tz_convert("UTC"))
+    np.testing.assert_allclose(gp.predict(utc), gp.predict(zoned))
+    with pytest.raises(ValueError, match=r"with a time zone \(America/New_York\) in fitting"):
+        gp.predict(table)
+    with pytest.raises(ValueError, match="without a time zone in fitting"):
+        naive.predict(zoned)
+    with pytest.raises(ValueError, match="held dates in fitting, and now holds int64"):
+        naive.predict(table.assign(when=np.arange(200)))
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda t: pl.from_pandas(t).lazy(), lambda t: pa.RecordBatch.from_pandas(t)]
+)
+def test_lazy_frames_and_batches_are_tables(kind, fitted):
+    new = rows(20, seed=1)[0]
+    np.testing.assert_array_equal(fitted.predict(kind(new)), fitted.predict(new))
+
+
+def test_odd_tables_are_refused_in_one_line():
+    table, y = rows(50)
+    twice = pd.concat([table[["east"]], table[["east"]]], axis=1)
+    for X, target, message in (
+        (twice.assign(site="a"), y, "more than one column 'east'"),
+        (table, None, "one target for each row"),
+        (pd.DataFrame({"site": []}), [], "0 sample"),
+    ):
+        with pytest.raises(ValueError, match=message) as told:
+            DistributedGPRegressor(dates="expand", **FIXED).fit(X, target)
+        assert "\n" not in str(told.value)
+
+
+def test_plots_take_raw_tables(fitted):
+    from distgp import plotting
+
+    table, y = rows(60)
+    assert len(plotting.plot_slices(fitted, table, features=["east", "site"])) == 4
+    plotting.plot_residuals(fitted, table, y)
+    plotting.plot_training(fitted)

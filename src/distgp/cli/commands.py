@@ -85,6 +85,9 @@ def fit(
             validation=validation.value,
             target_transform=None if target_transform == "none" else target_transform,
             calibrate=None if calibrate == "none" else calibrate,
+            missing=missing.value,
+            dates=dates.value,
+            categorical=columns["categorical"],
             n_iter=n_iter,
             learning_rate=learning_rate,
             fixed=o.parse_fixed(fixed),
@@ -126,8 +129,8 @@ def predict(
     ] = False,
     aggregation: o.OtherAggregation = None,
     prefix: Annotated[str, typer.Option(help="before mean, std, lower, upper")] = "",
-    missing: o.MissingOption = o.Missing.refuse,
-    unknown: o.UnknownOption = o.Unknown.refuse,
+    missing: o.OwnMissingOption = None,
+    unknown: o.OwnUnknownOption = None,
     force: o.Force = False,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -145,8 +148,8 @@ def predict(
             output,
             interval=interval,
             prefix=prefix,
-            missing=missing.value,
-            unknown=unknown.value,
+            missing=missing.value if missing else fitted.missing,
+            unknown=unknown.value if unknown else fitted.unknown,
             show=not (quiet or as_json),
             latent=latent,
             aggregation=aggregation,
@@ -160,9 +163,12 @@ def predict(
 def score(
     model: o.ModelFile,
     data: o.Data,
+    target: Annotated[
+        str | None, typer.Option(help="the column of the target; default: that of fitting")
+    ] = None,
     aggregation: o.OtherAggregation = None,
-    missing: o.MissingOption = o.Missing.refuse,
-    unknown: o.UnknownOption = o.Unknown.refuse,
+    missing: o.OwnMissingOption = None,
+    unknown: o.OwnUnknownOption = None,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -170,11 +176,13 @@ def score(
     from distgp.cli.streaming import score_table
 
     with plain_errors():
+        fitted = distgp.load(model)
         figures = score_table(
-            distgp.load(model),
+            fitted,
             data,
-            missing=missing.value,
-            unknown=unknown.value,
+            target=target,
+            missing=missing.value if missing else fitted.missing,
+            unknown=unknown.value if unknown else fitted.unknown,
             show=not (quiet or as_json),
             aggregation=aggregation,
         )

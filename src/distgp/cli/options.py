@@ -55,6 +55,16 @@ DatesOption = Annotated[Dates, typer.Option(help="dates: refuse, or expand to da
 MissingOption = Annotated[
     Missing, typer.Option(help="missing values: refuse, drop those rows, or impute means")
 ]
+OwnMissingOption = Annotated[
+    Missing | None,
+    typer.Option("--missing", help="missing values; default: as the model was fitted"),
+]
+OwnUnknownOption = Annotated[
+    Unknown | None,
+    typer.Option(
+        "--unknown-categories", help="categories not seen in fitting: refuse, or take as new"
+    ),
+]
 ValidationOption = Annotated[
     Validation,
     typer.Option(help="rows held out: at random, the last ones, or whole groups"),
@@ -65,12 +75,6 @@ TimeColumn = Annotated[
 ]
 GroupsColumn = Annotated[
     str | None, typer.Option("--groups", help="column of the groups held out whole; no input")
-]
-UnknownOption = Annotated[
-    Unknown,
-    typer.Option(
-        "--unknown-categories", help="categories not seen in fitting: refuse, or take as new"
-    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="overwrite what exists")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]

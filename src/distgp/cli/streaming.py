@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def training_rows(
     """
     columns = learn(table, target, impute=missing == "impute", **options)
     X, y = columns.matrix(table), columns.targets(table)
-    keep = complete_rows(np.column_stack([X, y]), [*columns.features, target], missing)
+    keep = complete_rows(np.column_stack([X, y]), [*columns.owners, target], missing)
     if not keep.any():
         raise TableError("no row is left after dropping those with missing values")
     return X[keep], y[keep], columns, keep
@@ -200,6 +201,7 @@ def score_table(
     model: DistributedGPRegressor,
     path: str,
     *,
+    target: str | None = None,
     missing: str,
     unknown: str,
     show: bool,
@@ -207,7 +209,7 @@ def score_table(
 ) -> dict[str, Any]:
     """Compare a model's predictions with the target column of a table, read in pieces.
 
-    Parameters and options are those of `predict_table`.
+    Parameters and options are those of `predict_table`, and the target's name, by default that of fitting.
 
     Returns
     -------
@@ -215,8 +217,11 @@ def score_table(
         The numbers of rows and of dropped rows, RMSE, R², NLPD, and the coverage of 90 % intervals.
     """
     table, columns = Table.open(path), columns_of(model)
+    columns = columns if target is None else replace(columns, target=target)
     if not columns.target:
-        raise TableError("the model was not fitted to a table and does not know its target's name")
+        raise TableError(
+            "the model was fitted in Python, where targets have no names: give --target COLUMN"
+        )
     columns.check(table.names, target=True)
     found: list[tuple[np.ndarray, ...]] = []
     dropped = 0
@@ -314,7 +319,7 @@ def _pieces(
     table: Table, columns: Columns, missing: str, unknown: str, target: bool = False
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, int]]:
     """Batches of complete rows, their inputs, and how many rows were dropped from each."""
-    names = [*columns.features, *([columns.target] if target else [])]
+    names = [*columns.owners, *([columns.target] if target else [])]
     for batch in table.batches(columns.types()):
         X = columns.matrix(batch, unknown)
         values = np.column_stack([X, columns.targets(batch)]) if target else X

@@ -66,6 +66,8 @@ class Column:
         Whether a date comes with a time, so that the phase in the day counts.
     boolean : bool
         Whether a number is written as true or false.
+    zone : str
+        The time zone of dates with a time, whose phases are those of the clocks there; "" for none.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Column:
     categories: tuple[str, ...] = ()
     time_of_day: bool = False
     boolean: bool = False
+    zone: str = ""
 
     @property
     def features(self) -> list[str]:
@@ -125,9 +128,28 @@ class Column:
         hot[pc.is_null(values).to_numpy(zero_copy_only=False)] = np.nan
         return hot
 
+    def _stamps(self, values: pa.Array) -> pa.Array:
+        """Dates and times as clocks show them, refused where they are of another kind than in fitting."""
+        kind = values.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            raise TableError(
+                f"column {self.name!r} held dates in fitting, and now holds {kind}: give dates"
+            )
+        zone = (kind.tz or "") if pa.types.is_timestamp(kind) else ""
+        if bool(zone) != bool(self.zone):
+            had, has = (
+                f"with a time zone ({z})" if z else "without a time zone" for z in (self.zone, zone)
+            )
+            raise TableError(
+                f"column {self.name!r} held times {had} in fitting, and now holds times {has}: convert them"
+            )
+        if not zone:
+            return values
+        return pc.local_timestamp(values.cast(pa.timestamp("us", tz=self.zone), safe=False))
+
     def _waves(self, values: pa.Array) -> np.ndarray:
         """Give days since 1970 for trends, and the phase in year, week and day for cycles."""
-        stamps = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
         days = micros / 1e6 / DAY
         phases = [days / YEAR, (days - WEEK_START) / 7.0, *([days] if self.time_of_day else [])]

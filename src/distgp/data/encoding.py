@@ -55,6 +55,11 @@ class Columns:
         return found
 
     @property
+    def owners(self) -> list[str]:
+        """The column that each feature is made of."""
+        return [column.name for column in self.inputs for _ in column.features]
+
+    @property
     def blocks(self) -> list[tuple[int, ...]]:
         """The features of each text column."""
         return [self.places[column.name] for column in self.inputs if column.kind == "category"]
@@ -254,7 +259,8 @@ def _learn(
     if kind == "category":
         return Column(name, "category", _categories(name, texts_of(name)))
     if kind == "date" and dates == "expand":
-        return Column(name, "date", time_of_day=pa.types.is_timestamp(type_))
+        stamp = pa.types.is_timestamp(type_)
+        return Column(name, "date", time_of_day=stamp, zone=(type_.tz or "") if stamp else "")
     if kind == "date":
         raise TableError(
             f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "

@@ -14,6 +14,8 @@ from distgp.data.locate import TableError
 
 def is_table(X: Any) -> bool:
     """Whether X is a table with named columns, of pandas, polars, pyarrow or a library like them."""
+    if isinstance(X, pa.RecordBatch) or type(X).__name__ == "LazyFrame":
+        return True
     named = hasattr(X, "columns")
     return named and (hasattr(X, "__arrow_c_stream__") or hasattr(X, "__dataframe__"))
 
@@ -35,9 +37,14 @@ def to_arrow(X: Any) -> pa.Table:
     TableError
         If a column holds what Arrow has no type for, such as numbers and texts mixed.
     """
+    if isinstance(X, pa.RecordBatch):
+        X = pa.Table.from_batches([X])
     if isinstance(X, pa.Table):
         return X
     if _is_pandas(X):
+        if not X.columns.is_unique:
+            twice = X.columns[X.columns.duplicated()][0]
+            raise TableError(f"the table has more than one column {twice!r}: rename them")
         X = X.rename(columns=str).reset_index(drop=True)
     try:
         import narwhals as nw
@@ -80,6 +87,10 @@ def learnt(
         the table are kept.
     """
     table, y = to_arrow(X), np.asarray(y)
+    if y.ndim == 0:
+        raise ValueError("y must have one target for each row of X, got one value or none")
+    if not table.num_columns:
+        raise TableError("the table has no columns: give one input at least")
     if len(y) != table.num_rows:
         raise ValueError(
             f"X has {table.num_rows} rows, but y has {len(y)}: give one target per row"
@@ -87,7 +98,7 @@ def learnt(
     impute = missing == "impute"
     columns = learn(table, None, impute=impute, dates=dates, categorical=categorical)
     numbers = columns.matrix(table)
-    keep = complete_rows(numbers, columns.features, missing)
+    keep = complete_rows(numbers, columns.owners, missing)
     if missing == "drop" and y.dtype.kind == "f":
         keep = keep & ~np.isnan(y if y.ndim == 1 else y.sum(1))
     if not keep.any():
@@ -119,8 +130,18 @@ def encoded(X: Any, columns: Columns, missing: str, unknown: str) -> tuple[np.nd
     table = to_arrow(X)
     columns.check(table.schema.names)
     numbers = columns.matrix(table, unknown)
-    keep = complete_rows(numbers, columns.features, missing)
+    keep = complete_rows(numbers, columns.owners, missing)
     return np.where(keep[:, None], numbers, 0.0), keep
+
+
+def is_raw(X: Any, columns: Columns) -> bool:
+    """Whether a table has the columns of fitting, and not the numbers made of them."""
+    if isinstance(X, pa.Table | pa.RecordBatch):
+        names = X.schema.names
+    else:
+        names = X.collect_schema().names() if hasattr(X, "collect_schema") else X.columns
+    there = {str(name) for name in names}
+    return not there.issuperset(columns.features) or there.issuperset(columns.places)
 
 
 def _is_pandas(X: Any) -> TypeGuard[Any]:

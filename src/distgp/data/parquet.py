@@ -259,7 +259,7 @@ def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> S
     parts, numbers = [], []
     for number, batch in _batches(stretch, names):
         values = np.column_stack([columns.matrix(batch), columns.targets(batch)])
-        keep = complete_rows(values, [*columns.features, columns.target], missing)
+        keep = complete_rows(values, [*columns.owners, columns.target], missing)
         parts.append(values[keep])
         numbers.append(np.arange(number, number + len(values))[keep])
     values, M = np.concatenate(parts), len(stretch.experts)

@@ -17,8 +17,9 @@ from scipy.special import roots_hermitenorm
 
 NODES = 64
 """Points of the Gauss–Hermite rule for moments."""
-LARGEST_POWER = 5.0
-"""λ of Yeo and Johnson is looked for between −5 and 5."""
+POWERS = (0.0, 2.0)
+"""λ of Yeo and Johnson is looked for between these. Beyond them the range of g is bounded on one side, so
+that no normal distribution of g(y) has a mean of y."""
 
 
 class Transform(ABC):
@@ -106,7 +107,7 @@ class YeoJohnson(Transform):
 
     @staticmethod
     def of(y: np.ndarray) -> YeoJohnson:
-        """Find λ by maximum likelihood of a normal distribution of g(y)."""
+        """Find λ in [0, 2] by maximum likelihood of a normal distribution of g(y)."""
         scale = float(np.sqrt(np.mean(np.square(y)))) or 1.0
 
         def loss(power: float) -> float:
@@ -116,8 +117,7 @@ class YeoJohnson(Transform):
                 return np.inf
             return 0.5 * np.log(spread) - float(transform.log_slope(y).mean())
 
-        bounds = (-LARGEST_POWER, LARGEST_POWER)
-        found: float = optimize.minimize_scalar(loss, bounds=bounds, method="bounded").x  # pyright: ignore[reportAttributeAccessIssue]
+        found: float = optimize.minimize_scalar(loss, bounds=POWERS, method="bounded").x  # pyright: ignore[reportAttributeAccessIssue]
         return YeoJohnson(float(found), scale)
 
     def forward(self, y: np.ndarray) -> np.ndarray:

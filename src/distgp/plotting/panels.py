@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from sklearn.utils.validation import check_is_fitted
 
+from distgp.data import frames
 from distgp.estimator import GPEstimator
 from distgp.novelty import NoveltyWarning
 from distgp.summary import column_names, summary
@@ -112,6 +113,14 @@ def rows_of(model: GPEstimator, X: Any) -> np.ndarray:
     Columns of a table are found by name, so that they may be in any order and have others among them.
     """
     check_model(model)
+    table = getattr(model, "table_", None)
+    if table is not None and frames.is_table(X) and frames.is_raw(X, table):
+        policy: Any = model  # only models with these parameters are fitted to tables
+        X, keep = frames.encoded(X, table, policy.missing, policy.unknown)
+        if not keep.all():
+            raise ValueError(
+                f"{int((~keep).sum())} of {len(keep)} rows have missing values: leave them out of the plot"
+            )
     names, arrow = getattr(model, "feature_names_in_", None), hasattr(X, "column_names")
     given = X.column_names if arrow else getattr(X, "columns", None)
     if names is not None and given is not None:
@@ -138,7 +147,12 @@ def columns_of(model: GPEstimator, features: Columns | None) -> list[int]:
     given = [features] if isinstance(features, int | str | np.integer) else list(features)
     if not given:
         raise ValueError("features names no column: give one at least, or None for all")
-    return [_column(feature, names) for feature in given]
+    table = getattr(model, "table_", None)
+    made = (
+        {} if table is None else table.places
+    )  # a column of text or dates stands for all its numbers
+    places = [made[f] if isinstance(f, str) and f in made else [_column(f, names)] for f in given]
+    return [place for some in places for place in some]
 
 
 def _column(feature: Any, names: Sequence[str]) -> int:

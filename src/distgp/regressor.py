@@ -378,6 +378,11 @@ class DistributedGPRegressor(Predictor):
             self._check_parameters()
             columns = None
             simple = not len(self.categorical) and self.missing != "impute"
+            if len(self.categorical) and not frames.is_table(X):
+                raise ValueError(
+                    f"categorical names columns of a table, got {list(self.categorical)} and X without "
+                    "names: give a table, or leave it out"
+                )
             if frames.is_table(X) and not (simple and frames.is_plain(X)):
                 names = tuple(self.categorical)
                 X, y, columns, keep = frames.learnt(
@@ -416,10 +421,10 @@ class DistributedGPRegressor(Predictor):
             rows = self._training_rows(X, y, **values)
             seed = seed_of(self.random_state)
             if self.calibrate is None:
-                self._fit(rows, seed)
+                self._fit(self._transformed_rows(rows), seed)
                 return self
             train, held = self._calibration_rows(rows, seed)
-            self._fit(rows.take(train), seed)
+            self._fit(self._transformed_rows(rows.take(train)), seed)
             self._calibrate(rows.take(held))
             return self
 
@@ -432,7 +437,7 @@ class DistributedGPRegressor(Predictor):
         time: Any = None,
         groups: Any = None,
     ) -> Rows:
-        """Check what there is for each row, and transform the targets."""
+        """Check what there is for each row."""
         if self.mean == "linear" and not self.normalize:
             raise ValueError("mean='linear' needs normalize=True, got normalize=False")
         if time is not None and self.validation != "last":
@@ -456,10 +461,7 @@ class DistributedGPRegressor(Predictor):
         targets = y[:, None] if y.ndim == 1 else y
         if self.normalize or self.training is not None:
             check_varies(targets)
-        self._transforms = [transform_of(self.target_transform, column) for column in targets.T]
-        parts = zip(self._transforms, targets.T, strict=True)
-        z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
-        rows = Rows(X, z[:, 0] if y.ndim == 1 else z, weight, noise, time, groups)
+        rows = Rows(X, y, weight, noise, time, groups)
         if weight is None or (weight > 0).all():
             return rows
         if self._labels(len(X)) is not None:
@@ -468,6 +470,14 @@ class DistributedGPRegressor(Predictor):
                 "and partition"
             )
         return rows.take(np.flatnonzero(weight))
+
+    def _transformed_rows(self, rows: Rows) -> Rows:
+        """The same rows with transformed targets; what a transform learns, it learns of these rows."""
+        targets = rows.y[:, None] if rows.y.ndim == 1 else rows.y
+        self._transforms = [transform_of(self.target_transform, column) for column in targets.T]
+        parts = zip(self._transforms, targets.T, strict=True)
+        z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
+        return replace(rows, y=z.reshape(rows.y.shape))
 
     def _fit(self, rows: Rows, seed: int) -> None:
         """Fit rows whose targets are transformed."""
@@ -525,7 +535,8 @@ class DistributedGPRegressor(Predictor):
         models = []
         for model, column in zip(self.models_, targets.T, strict=True):
             mean, variance = model.gaussian(rows.X, latent=False, noise=rows.noise)
-            scores = Calibration.of(column, mean, np.sqrt(variance), groups)
+            z = column if model.transform is None else model.transform.forward(column)
+            scores = Calibration.of(z, mean, np.sqrt(variance), groups)
             models.append(replace(model, calibration=scores))
         self.models_ = models
 

@@ -272,3 +272,10 @@ def test_plots_take_raw_tables(fitted):
     assert len(plotting.plot_slices(fitted, table, features=["east", "site"])) == 4
     plotting.plot_residuals(fitted, table, y)
     plotting.plot_training(fitted)
+
+
+def test_labels_need_names():
+    with pytest.raises(ValueError, match="categorical names columns of a table"):
+        DistributedGPRegressor(categorical=["zone"], **FIXED).fit(
+            np.zeros((50, 2)), np.arange(50.0)
+        )

@@ -56,7 +56,7 @@ def to_arrow(X: Any) -> pa.Table:
             return pa.Table.from_pandas(X, preserve_index=False)
         raise TableError("tables of this library need narwhals: pip install narwhals") from error
     except (pa.ArrowException, TypeError) as error:
-        said = str(error).splitlines()[0]
+        said = str(error.args[0] if error.args else error).splitlines()[0]
         raise TableError(
             f"the table has a column that mixes kinds of values ({said}): make it all numbers or all text"
         ) from error

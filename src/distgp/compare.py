@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from distgp import choice, metrics
 from distgp.aggregation import AGGREGATORS
+from distgp.data.encoding import Columns
 from distgp.files import whole
 from distgp.progress import Progress
 from distgp.regressor import DistributedGPRegressor
@@ -112,7 +114,7 @@ def reference(model: DistributedGPRegressor, X: Any, y: Any) -> tuple[str, Distr
         dtype=model.dtype,
         random_state=model.random_state,
     )
-    return f"full {kind} GP", full.fit(X, y)
+    return f"full {kind} GP", full.fit_columns(X, y, getattr(model, "table_", None))
 
 
 def compare(
@@ -171,6 +173,7 @@ def on_split(
     validation: str = "random",
     time: Any = None,
     groups: Any = None,
+    columns: Columns | None = None,
 ) -> list[Result]:
     """Fit a model on a share of the rows, and compare its aggregators and baselines on the others.
 
@@ -194,6 +197,8 @@ def on_split(
         When each row was observed, for "last": numbers or dates. By default the rows are in order.
     groups : array-like of shape (n,), optional
         The group of each row, for "groups".
+    columns : Columns, optional
+        What the inputs were made of, where they come from a table.
 
     Returns
     -------
@@ -214,9 +219,11 @@ def on_split(
     needed = {"last": ("time", time), "groups": ("groups", groups)}  # by the model's own choice
     name, values = needed.get(model.validation, ("", None))
     given = {} if values is None else {name: np.asarray(values)[train]}
-    model.fit(X[train], y[train], **given)
+    model.fit_columns(X[train], y[train], columns, **given)
     full = None if np.ndim(model.noise_) else reference(model, X[train], y[train])
-    found = compare(model, X[out], y[out], full, verbose=verbose)
+    with warnings.catch_warnings():  # rows of a table are numbers here, in the order of its columns
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        found = compare(model, X[out], y[out], full, verbose=verbose)
     return [*found, *baselines(X[train], y[train], X[out], y[out], seed)]
 
 

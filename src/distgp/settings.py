@@ -288,7 +288,7 @@ class Settings(GPEstimator):
 
     def _cross_validated(self, rows: Rows, seed: int) -> int:
         """The number of experts with the lowest NLPD over three folds."""
-        X, y = rows.X, rows.y
+        X, y, columns = rows.X, rows.y, self._named_columns()
         if self._labels(len(X)) is not None:
             self._number_of_experts("cv", len(X), self._expert(len(X)), 1)  # refuses
         candidates = auto.cross_validated_experts(len(X))
@@ -306,7 +306,8 @@ class Settings(GPEstimator):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = [
-                    trial.fit(X[a], y[a], **rows.take(a).options).nlpd(X[b], y[b]) for a, b in folds
+                    trial.fit_columns(X[a], y[a], columns, **rows.take(a).options).nlpd(X[b], y[b])
+                    for a, b in folds
                 ]
             scores.append(float(np.mean(found)))
         self.cv_results_ = {"n_experts": candidates, "nlpd": scores}

@@ -254,7 +254,7 @@ def compare(
             verbose=not (quiet or as_json),
         )
         table = Table.open(data).read(columns["categorical"])
-        X, y, _, keep = training_rows(table, target, missing.value, **columns)
+        X, y, learnt, keep = training_rows(table, target, missing.value, **columns)
         tell_dropped(int((~keep).sum()), as_json)
         show = not (quiet or as_json)
         with o.open_engine(engine, address, workers) as opened:
@@ -268,6 +268,7 @@ def compare(
                 seed,
                 verbose=show,
                 validation=validation.value,
+                columns=learnt,
                 **row_values(table, by, keep),
             )
             others, kind = left_out(model), expert_of(model)

@@ -451,11 +451,11 @@ def test_what_was_said_in_fitting_holds_in_python_and_on_the_command_line(run, f
     holes.loc[holes.index[2], "east"] = None
     holes.to_csv(folder / "holes.csv", index=False)
     fit = ["fit", "holes.csv", "--target", "level", "--expert", "sparse", "--n-iter", "3"]
-    run(*fit, "--missing", "drop", "-o", "h.safetensors", cwd=folder)
-    gp = distgp.load(folder / "h.safetensors")
+    run(*fit, "--missing", "drop", "-o", "policy.safetensors", cwd=folder)
+    gp = distgp.load(folder / "policy.safetensors")
     assert gp.missing == "drop" and np.isnan(gp.predict(holes)[2])
-    run("predict", "h.safetensors", "holes.csv", "-o", "h.parquet", cwd=folder)
-    assert len(pd.read_parquet(folder / "h.parquet")) == len(table) - 1
+    run("predict", "policy.safetensors", "holes.csv", "-o", "policy.parquet", cwd=folder)
+    assert len(pd.read_parquet(folder / "policy.parquet")) == len(table) - 1
     gp = distgp.DistributedGPRegressor(expert="sparse", n_inducing=20, n_iter=3, missing="impute")
     gp.fit(holes[["east", "site"]], holes["level"]).save(folder / "py.safetensors")
     said = run("score", "py.safetensors", "holes.csv", cwd=folder, fails=True).stderr

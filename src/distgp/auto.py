@@ -89,9 +89,9 @@ class Rows:
     groups: Any = None
 
     @property
-    def own_noise(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Weights and noise variances."""
-        return self.weight, self.noise
+    def targets(self) -> np.ndarray:
+        """The targets in columns, (n, targets)."""
+        return self.y[:, None] if self.y.ndim == 1 else self.y
 
     @property
     def options(self) -> dict[str, np.ndarray | None]:

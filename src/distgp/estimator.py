@@ -21,7 +21,6 @@ from torch import Tensor
 
 from distgp import metrics, persistence
 from distgp.data import frames
-from distgp.data.column import Column
 from distgp.data.encoding import Columns
 from distgp.engines import Engine, LocalEngine
 from distgp.experts import Parameters
@@ -227,8 +226,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         names = self._names()
         if names is not None and frames.is_table(X) and not frames.is_plain(X):
-            known = Columns("", tuple(Column(name, "number") for name in names))
-            return frames.encoded(X, known, "refuse", "refuse")[0]
+            return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
         checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return checked
 
@@ -513,7 +511,7 @@ def check_varies(targets: np.ndarray) -> None:
 
 
 def row_numbers(name: str, values: Any, n: int, least: float | None = None) -> np.ndarray | None:
-    """One finite number per row, in float64; None where nothing is given, or ones all over.
+    """One finite number per row, in float64; None where nothing is given.
 
     Parameters
     ----------
@@ -556,7 +554,7 @@ def column_of(X: Any, value: Any, name: str) -> Any:
     """Values as given, or those of a named column of a table."""
     if not isinstance(value, str):
         return value
-    if not hasattr(X, "columns") or value not in list(X.columns):
+    if not frames.is_table(X) or value not in frames.names_of(X):
         raise ValueError(
             f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
         )

@@ -374,22 +374,20 @@ class DistributedGPRegressor(Predictor):
             "time": column_of(X, time, "time"),
             "groups": column_of(X, groups, "groups"),
         }
-        with self._unchanged_on_failure():
-            self._check_parameters()
-            columns = None
-            simple = not len(self.categorical) and self.missing != "impute"
-            if len(self.categorical) and not frames.is_table(X):
-                raise ValueError(
-                    f"categorical names columns of a table, got {list(self.categorical)} and X without "
-                    "names: give a table, or leave it out"
-                )
-            if frames.is_table(X) and not (simple and frames.is_plain(X)):
-                names = tuple(self.categorical)
-                X, y, columns, keep = frames.learnt(
-                    X, y, missing=self.missing, dates=self.dates, categorical=names
-                )
-                values = {name: _kept(value, keep, name) for name, value in values.items()}
-            return self.fit_columns(X, y, columns, **values)
+        self._check_parameters()
+        columns, labels = None, tuple(self.categorical)
+        if labels and not frames.is_table(X):
+            raise ValueError(
+                f"categorical names columns of a table, got {list(labels)} and X without names: give a "
+                "table, or leave it out"
+            )
+        simple = not labels and self.missing != "impute"
+        if frames.is_table(X) and not (simple and frames.is_plain(X)):
+            X, y, columns, keep = frames.learnt(
+                X, y, missing=self.missing, dates=self.dates, categorical=labels
+            )
+            values = {name: _kept(value, keep, name) for name, value in values.items()}
+        return self.fit_columns(X, y, columns, **values)
 
     def fit_columns(
         self, X: Any, y: Any, columns: Columns | None = None, **values: Any
@@ -473,16 +471,15 @@ class DistributedGPRegressor(Predictor):
 
     def _transformed_rows(self, rows: Rows) -> Rows:
         """The same rows with transformed targets; what a transform learns, it learns of these rows."""
-        targets = rows.y[:, None] if rows.y.ndim == 1 else rows.y
-        self._transforms = [transform_of(self.target_transform, column) for column in targets.T]
-        parts = zip(self._transforms, targets.T, strict=True)
+        columns = rows.targets.T
+        self._transforms = [transform_of(self.target_transform, column) for column in columns]
+        parts = zip(self._transforms, columns, strict=True)
         z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
         return replace(rows, y=z.reshape(rows.y.shape))
 
     def _fit(self, rows: Rows, seed: int) -> None:
         """Fit rows whose targets are transformed."""
-        X, y, n = rows.X, rows.y, len(rows.X)
-        targets = y[:, None] if y.ndim == 1 else y
+        X, targets, n = rows.X, rows.targets, len(rows.X)
         self._choose(rows, seed)
         expert, like = self._expert(n), self._like()
         n_experts = self._cross_validated(rows, seed) if self.n_experts == "cv" else self.n_experts
@@ -497,14 +494,15 @@ class DistributedGPRegressor(Predictor):
         columns = zip(scalings, targets.T, strict=True)
         scaled = torch.stack([s.targets(column, X, like) for s, column in columns], -1)
         inputs = scalings[0].inputs(X, like)
-        weight, noise = (None if v is None else torch.as_tensor(v).to(like) for v in rows.own_noise)
+        given = (rows.weight, rows.noise)
+        weight, noise = (None if v is None else torch.as_tensor(v).to(like) for v in given)
         numbers = torch.arange(n, device=inputs.device)
         data = Shard(inputs, scaled, numbers, None, weight, noise)
         shards = place(engine, self._divided(data, M, seed))
         del data, scaled, inputs
         level = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
         self._row_noise = level
-        self._fit_placed(engine, shards, scalings, expert, seed, y.ndim == 1)
+        self._fit_placed(engine, shards, scalings, expert, seed, rows.y.ndim == 1)
 
     def _calibration_rows(self, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows to fit, and which to hold out for calibration, as `validation` says."""
@@ -530,10 +528,9 @@ class DistributedGPRegressor(Predictor):
 
     def _calibrate(self, rows: Rows) -> None:
         """Score the model's predictions of rows that it never saw."""
-        targets = rows.y[:, None] if rows.y.ndim == 1 else rows.y
         groups = rows.groups if self.calibrate == "mondrian" else None
         models = []
-        for model, column in zip(self.models_, targets.T, strict=True):
+        for model, column in zip(self.models_, rows.targets.T, strict=True):
             mean, variance = model.gaussian(rows.X, latent=False, noise=rows.noise)
             z = column if model.transform is None else model.transform.forward(column)
             scores = Calibration.of(z, mean, np.sqrt(variance), groups)

@@ -24,7 +24,6 @@ from distgp.aggregation import (
     Ensemble,
 )
 from distgp.auto import Rows, is_auto
-from distgp.data.column import Column
 from distgp.data.encoding import Columns
 from distgp.data.partition import PARTITIONS, Partition, split, with_communication
 from distgp.data.scaling import Scaling
@@ -190,7 +189,7 @@ class Settings(GPEstimator):
         names = self._names()
         if (columns := getattr(self, "table_", None)) is not None or names is None:
             return columns
-        return Columns("", tuple(Column(name, "number") for name in names))
+        return Columns.of_numbers(names)
 
     def _kernel(self) -> str | Kernel:
         """The kernel as given, or as chosen."""

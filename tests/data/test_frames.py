@@ -279,3 +279,14 @@ def test_labels_need_names():
         DistributedGPRegressor(categorical=["zone"], **FIXED).fit(
             np.zeros((50, 2)), np.arange(50.0)
         )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_every_library_are_named_as_groups(kind):
+    table, y = rows(300)
+    gp = DistributedGPRegressor(dates="expand", calibrate="mondrian", **FIXED)
+    given = KINDS[kind](table)
+    lower, _ = gp.fit(given, y, groups="site").predict_interval(given, groups="site")
+    np.testing.assert_array_equal(lower, gp.predict_interval(given, groups=table["site"])[0])
+    with pytest.raises(ValueError, match="groups='sit' names a column, but X has no column"):
+        gp.fit(given, y, groups="sit")

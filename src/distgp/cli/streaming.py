@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distgp import metrics
-from distgp.data.column import Column, numbers
+from distgp.data.column import numbers
 from distgp.data.encoding import Columns, complete_rows, learn
 from distgp.data.parquet import ParquetRows
 from distgp.data.table import Table, TableError, sink
@@ -270,7 +270,7 @@ def columns_of(model: DistributedGPRegressor) -> Columns:
             "the model was fitted to an array without column names, so no table fits it: fit it with "
             "`distgp fit`, or to a DataFrame"
         )
-    return Columns("", tuple(Column(str(name), "number") for name in names))
+    return Columns.of_numbers(names)
 
 
 def _labels(table: pa.Table, name: str) -> np.ndarray:

@@ -6,7 +6,7 @@ What was learnt of the columns when a model was fitted, their kinds and categori
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,11 @@ class Columns:
     target: str
     inputs: tuple[Column, ...]
     fill: tuple[float, ...] | None = None
+
+    @staticmethod
+    def of_numbers(names: Iterable[str]) -> Columns:
+        """Columns that are numbers already, by their names."""
+        return Columns("", tuple(Column(str(name), "number") for name in names))
 
     @property
     def features(self) -> list[str]:

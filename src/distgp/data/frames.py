@@ -134,13 +134,17 @@ def encoded(X: Any, columns: Columns, missing: str, unknown: str) -> tuple[np.nd
     return np.where(keep[:, None], numbers, 0.0), keep
 
 
+def names_of(X: Any) -> list[str]:
+    """The names of a table's columns."""
+    if isinstance(X, pa.Table | pa.RecordBatch):
+        return list(X.schema.names)
+    names = X.collect_schema().names() if hasattr(X, "collect_schema") else X.columns
+    return [str(name) for name in names]
+
+
 def is_raw(X: Any, columns: Columns) -> bool:
     """Whether a table has the columns of fitting, and not the numbers made of them."""
-    if isinstance(X, pa.Table | pa.RecordBatch):
-        names = X.schema.names
-    else:
-        names = X.collect_schema().names() if hasattr(X, "collect_schema") else X.columns
-    there = {str(name) for name in names}
+    there = set(names_of(X))
     return not there.issuperset(columns.features) or there.issuperset(columns.places)
 
 

@@ -262,8 +262,6 @@ class DistributedGPRegressor(Predictor):
         "verbose": one_of(True, False),
     }
     models_: list[Model]
-    _transforms: Sequence[Transform | None]
-    _row_noise: float | None
 
     def __init__(
         self,
@@ -419,10 +417,10 @@ class DistributedGPRegressor(Predictor):
             rows = self._training_rows(X, y, **values)
             seed = seed_of(self.random_state)
             if self.calibrate is None:
-                self._fit(self._transformed_rows(rows), seed)
+                self._fit(rows, seed)
                 return self
             train, held = self._calibration_rows(rows, seed)
-            self._fit(self._transformed_rows(rows.take(train)), seed)
+            self._fit(rows.take(train), seed)
             self._calibrate(rows.take(held))
             return self
 
@@ -469,16 +467,13 @@ class DistributedGPRegressor(Predictor):
             )
         return rows.take(np.flatnonzero(weight))
 
-    def _transformed_rows(self, rows: Rows) -> Rows:
-        """The same rows with transformed targets; what a transform learns, it learns of these rows."""
-        columns = rows.targets.T
-        self._transforms = [transform_of(self.target_transform, column) for column in columns]
-        parts = zip(self._transforms, columns, strict=True)
-        z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
-        return replace(rows, y=z.reshape(rows.y.shape))
-
     def _fit(self, rows: Rows, seed: int) -> None:
-        """Fit rows whose targets are transformed."""
+        """Fit rows; what a transform learns, it learns of these."""
+        columns = rows.targets.T
+        transforms = [transform_of(self.target_transform, column) for column in columns]
+        parts = zip(transforms, columns, strict=True)
+        z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
+        rows = replace(rows, y=z.reshape(rows.y.shape))
         X, targets, n = rows.X, rows.targets, len(rows.X)
         self._choose(rows, seed)
         expert, like = self._expert(n), self._like()
@@ -501,8 +496,8 @@ class DistributedGPRegressor(Predictor):
         shards = place(engine, self._divided(data, M, seed))
         del data, scaled, inputs
         level = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
-        self._row_noise = level
-        self._fit_placed(engine, shards, scalings, expert, seed, rows.y.ndim == 1)
+        one_target = rows.y.ndim == 1
+        self._fit_placed(engine, shards, scalings, expert, seed, one_target, transforms, level)
 
     def _calibration_rows(self, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows to fit, and which to hold out for calibration, as `validation` says."""
@@ -600,7 +595,6 @@ class DistributedGPRegressor(Predictor):
         for name in ("target_transform", "calibrate"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} needs the rows in this process: call fit instead")
-        self._transforms, self._row_noise = [None], None
         data = parquet.ParquetRows.open(path)
         seed, engine = seed_of(self.random_state), opened(self.engine)
         again = self._chosen_before()
@@ -627,7 +621,7 @@ class DistributedGPRegressor(Predictor):
         del raw
         self.feature_names_in_ = np.array(columns.features, dtype=object)
         vars(self).pop("cv_results_", None)
-        self._fit_placed(engine, shards, [scaling], expert, seed, one_target=True)
+        self._fit_placed(engine, shards, [scaling], expert, seed, True, [None])
         return self
 
     def _fit_placed(
@@ -638,29 +632,31 @@ class DistributedGPRegressor(Predictor):
         expert: Expert,
         seed: int,
         one_target: bool,
+        transforms: Sequence[Transform | None],
+        row_noise: float | None = None,
     ) -> None:
         """Train, condition and combine where the rows are; only then is anything replaced."""
+        factor = row_noise is not None
         algorithm = self._algorithm(expert, seed)
         models = []
         for column, scaling in enumerate(scalings):
             one = shards.derive(Shard.target, column)
-            if self._row_noise is not None:
+            if factor:
                 one = one.derive(_noise_in_units, scaling.y_scale**2)
-            start, search = self._start(column, scaling.x_scale)
-            options = self._training_options(expert, scaling, seed) | {"search": search}
+            start, search = self._start(column, scaling.x_scale, factor)
+            options = self._training_options(expert, scaling, seed, factor) | {"search": search}
             models.append(
                 fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)
             )
         inputs = new.Inputs.of(shards, seed, nearest=not isinstance(expert, SparseExpert))
-        level = self._row_noise
         models = [
             replace(
                 model,
                 inputs=inputs,
                 transform=transform,
-                row_noise=None if level is None else level / model.scaling.y_scale**2,
+                row_noise=None if row_noise is None else row_noise / model.scaling.y_scale**2,
             )
-            for model, transform in zip(models, self._transforms, strict=True)
+            for model, transform in zip(models, transforms, strict=True)
         ]
         self.models_, self._one_target, self._seed = models, one_target, seed
         self._combinations: dict[str, Sequence[Combined]] = {}
@@ -718,13 +714,14 @@ class DistributedGPRegressor(Predictor):
         for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
             shard = self._new_shard(model, X, column, weight, noise)
             expert = model.ensemble.expert
-            options = self._training_options(expert, model.scaling, self._seed)
+            factor = model.row_noise is not None
+            options = self._training_options(expert, model.scaling, self._seed, factor)
             options |= {"search": not isinstance(self.kernel, Kernel)}
             posterior = new_expert(
                 shard,
                 expert,
                 model.parameters,
-                self._starting(model.scaling.x_scale).parameters,
+                self._starting(model.scaling.x_scale, factor).parameters,
                 self._algorithm(expert, self._seed),
                 **options,
             )

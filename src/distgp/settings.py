@@ -169,10 +169,12 @@ class Settings(GPEstimator):
         changes = {k: v for k, v in given.items() if v is not None and k in known}
         return replace(algorithm, **changes)  # pyright: ignore[reportArgumentType]
 
-    def _starting(self, scale: Iterable[float] = ()) -> Start:
-        """Where training starts, with inputs divided by these scales."""
-        # Where rows have noise variances of their own, the noise is a factor of them.
-        noise = self.noise if getattr(self, "_row_noise", None) is None else 1.0
+    def _starting(self, scale: Iterable[float] = (), factor: bool = False) -> Start:
+        """Where training starts, with inputs divided by these scales.
+
+        With `factor` rows have noise variances of their own, and the noise is a factor of them.
+        """
+        noise = 1.0 if factor else self.noise
         layout = self._layout(scale)
         return start_of(self._kernel(), noise, layout, self._like(), self.kernel_units)
 
@@ -196,9 +198,9 @@ class Settings(GPEstimator):
         given = self._value("kernel")
         return auto.KERNELS_TRIED[0] if is_auto(given) else given
 
-    def _start(self, column: int, scale: Iterable[float]) -> tuple[Parameters, bool]:
+    def _start(self, column: int, scale: Iterable[float], factor: bool) -> tuple[Parameters, bool]:
         """Where training of a target starts, and whether shorter lengthscales may be tried."""
-        start = self._starting(scale).parameters
+        start = self._starting(scale, factor).parameters
         if not self.warm_start or not hasattr(self, "models_"):
             return start, not isinstance(self.kernel, Kernel)
         before = self.models_[min(column, len(self.models_) - 1)].parameters.averaged()
@@ -206,12 +208,14 @@ class Settings(GPEstimator):
         same = {k: v.shape for k, v in old.items()} == {k: v.shape for k, v in new_.items()}
         return (before.to(start.noise.device, start.noise.dtype), False) if same else (start, True)
 
-    def _training_options(self, expert: Expert, scaling: Scaling, seed: int) -> dict[str, Any]:
+    def _training_options(
+        self, expert: Expert, scaling: Scaling, seed: int, factor: bool
+    ) -> dict[str, Any]:
         """Options of `fit.learn`."""
         rows = self.training_rows
         if is_auto(rows):
             rows = auto.TRAINING_ROWS if isinstance(expert, SparseExpert) else None
-        start = self._starting(scaling.x_scale)
+        start = self._starting(scaling.x_scale, factor)
         bounds = start.bounds(capped=bool(self.normalize))
         for name, (low, high) in (self.bounds or {}).items():
             bounds |= dict.fromkeys(start.parameters.paths(name), (float(low), float(high)))

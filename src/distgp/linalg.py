@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distgp import lapack
+
 SILENT_JITTER = 1e-8
 LARGEST_JITTER = {torch.float64: 1e-5, torch.float32: 1e-2}
 
@@ -29,17 +31,42 @@ class NotPositiveDefiniteError(ArithmeticError):
     """A covariance matrix could not be factorised, even with the largest allowed jitter."""
 
 
-def cholesky(A: Tensor, name: str = "the covariance matrix", singular: bool = False) -> Tensor:
+def cholesky(
+    A: Tensor,
+    name: str = "the covariance matrix",
+    singular: bool = False,
+    overwrite: bool = False,
+) -> Tensor:
     """Lower L with L Lᵀ = A, or = A + jitter·mean(diag A)·I where A alone fails.
 
     A matrix that is expected to be `singular` to rounding gets its rounding error 10·n·ε added at
-    once: it might be factorised without, but with pivots that no gradient survives.
+    once: it might be factorised without, but with pivots that no gradient survives. With `overwrite`
+    the factor may be put in the place of A, which the caller then no longer has.
     """
     if singular:
         rounding = A.new_full(A.shape[:-2], 10 * A.shape[-1] * torch.finfo(A.dtype).eps)
-        A = _with_jitter(A, rounding)
-    L, info = torch.linalg.cholesky_ex(A)
-    if not info.any() and torch.isfinite(L.detach().diagonal(dim1=-2, dim2=-1)).all():
+        A, overwrite = _with_jitter(A, rounding), True
+    if not lapack.serves(A, rows=A.shape[-1]):
+        return _with_least_jitter(A, *torch.linalg.cholesky_ex(A), name)
+    # What is above the diagonal stays as it is, so that A can be restored where this fails.
+    L = A if overwrite and A.is_contiguous() else A.clone(memory_format=torch.contiguous_format)
+    diagonal = L.diagonal(dim1=-2, dim2=-1).clone()
+    info = lapack.factorise_(L)
+    if L is A and not _succeeded(L, info):
+        upper = L.triu(1)
+        A = add_diagonal(upper + upper.mT, diagonal)
+    return _with_least_jitter(A, L.tril_(), info, name)
+
+
+def _succeeded(L: Tensor, info: Tensor) -> bool:
+    """Whether all factors of a batch are finite, and all pivots were positive."""
+    pivots = L.detach().diagonal(dim1=-2, dim2=-1)
+    return not bool(info.any()) and bool(torch.isfinite(pivots).all())
+
+
+def _with_least_jitter(A: Tensor, L: Tensor, info: Tensor, name: str) -> Tensor:
+    """L where the factorisation of A succeeded, else the factor of A with the jitter that it needs."""
+    if _succeeded(L, info):
         return L
     with torch.no_grad():
         jitter = _smallest_jitter(A, info, name)
@@ -60,24 +87,62 @@ def clear_cholesky(A: Tensor) -> Tensor | None:
     return L if not info.any() and clear.all() else None
 
 
-def solve_lower(L: Tensor, B: Tensor) -> Tensor:
-    """L⁻¹ B."""
-    return torch.linalg.solve_triangular(L, B, upper=False)
+def solve_lower(L: Tensor, B: Tensor, overwrite: bool = False) -> Tensor:
+    """L⁻¹B; with `overwrite`, perhaps in the place of B, which the caller then no longer has."""
+    if not _worth_it(L, B):
+        return torch.linalg.solve_triangular(L, B, upper=False)
+    return _solved(L, B, False, overwrite)
 
 
-def solve_upper(L: Tensor, B: Tensor) -> Tensor:
-    """L⁻ᵀ B, from the lower factor L."""
-    return torch.linalg.solve_triangular(L.mT, B, upper=True)
+def solve_upper(L: Tensor, B: Tensor, overwrite: bool = False) -> Tensor:
+    """L⁻ᵀB, from the lower factor L; with `overwrite`, perhaps in the place of B."""
+    if not _worth_it(L, B):
+        return torch.linalg.solve_triangular(L.mT, B, upper=True)
+    return _solved(L, B, True, overwrite)
+
+
+def _worth_it(L: Tensor, B: Tensor) -> bool:
+    return B.shape[-1] >= lapack.FEWEST_COLUMNS and lapack.serves(B, L, rows=L.shape[-1])
+
+
+def _solved(L: Tensor, B: Tensor, transposed: bool, overwrite: bool) -> Tensor:
+    batch = torch.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    B = B.expand(*batch, *B.shape[-2:])
+    if not B.is_contiguous() and not B.mT.is_contiguous():
+        B = B.contiguous()
+    elif not overwrite:
+        B = B.clone()
+    lapack.solve_(L if L.stride(-1) == 1 else L.contiguous(), B, transposed)
+    return B
 
 
 def cholesky_solve(L: Tensor, B: Tensor) -> Tensor:
     """(L Lᵀ)⁻¹ B."""
-    return torch.cholesky_solve(B, L)
+    if not lapack.serves(B, L, rows=L.shape[-1]):
+        return torch.cholesky_solve(B, L)
+    return solve_upper(L, solve_lower(L, B), overwrite=True)
 
 
 def cholesky_inverse(L: Tensor) -> Tensor:
-    """(L Lᵀ)⁻¹, for gradients that need every entry of it; everything else solves."""
-    return torch.cholesky_inverse(L)
+    """(L Lᵀ)⁻¹, where every entry of it is needed; everything else solves."""
+    if not lapack.serves(L, rows=L.shape[-1]):
+        return torch.cholesky_inverse(L)
+    below = L.clone(memory_format=torch.contiguous_format)
+    lapack.invert_(below)
+    return below.tril_().add_(below.tril(-1).mT)
+
+
+def half_inverse_(L: Tensor) -> Tensor:
+    """A matrix with the same symmetric part as (L Lᵀ)⁻¹, in place of L: half of it is zero.
+
+    It is the derivative of log det K in K: there Σ_ij G_ij dK_ij counts, in which dK is symmetric.
+    """
+    if not lapack.serves(L, rows=L.shape[-1]) or not L.is_contiguous():
+        return torch.cholesky_inverse(L)
+    lapack.invert_(L)
+    L.tril_().mul_(2.0)
+    L.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    return L
 
 
 def log_det(L: Tensor) -> Tensor:

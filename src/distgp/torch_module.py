@@ -212,5 +212,6 @@ def _with_tensors(kernel: Kernel, values: Mapping[str, Tensor], prefix: str = ""
             )
         object.__setattr__(made, name, value)
     if isinstance(made, Stationary):
-        object.__setattr__(made, "shape_of", partial(Stationary.shape_of, made))
+        object.__setattr__(made, "gram", partial(Stationary.gram, made))
+        object.__setattr__(made, "multiple", partial(Kernel.multiple, made))
     return made

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -217,39 +216,6 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
     """
     with torch.no_grad():
         return [function(chunk) for chunk in X.split(chunk_rows(entries, X.device), -2)]
-
-
-def on_threads(function: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
-    """Call a function on items, on as many threads as PyTorch has, each call with one of its own.
-
-    For work on many small matrices: PyTorch's threads would spend their time waiting for each other
-    in every operation, while Python's work on different items all the time.
-
-    Parameters
-    ----------
-    function : callable
-        Called with one item. Gradients are enabled or not as they are here.
-    items : sequence
-        What to call it on.
-
-    Returns
-    -------
-    list
-        What the function returned, in the order of the items.
-    """
-    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
-    if threads == 1 or len(items) < 2:
-        return [function(item) for item in items]
-
-    def call(item: Any) -> Result:
-        with torch.set_grad_enabled(gradients):
-            return function(item)
-
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(call, items))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:

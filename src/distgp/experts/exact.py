@@ -24,36 +24,41 @@ from distgp.experts.parameters import Parameters
 
 
 class GaussianNLL(torch.autograd.Function):
-    """½(yᵀ K̃⁻¹ y + log det K̃), with the derivative written by hand.
+    """½(yᵀK̃⁻¹y + log det K̃) for K̃ = K + diag(noise), with the derivative written by hand.
 
-    With α = K̃⁻¹y it is ½(K̃⁻¹ − ααᵀ) in K̃ and α in y, so that one factorisation and one inverse
-    from it serve value and gradient, and nothing is differentiated through the factorisation.
+    With α = K̃⁻¹y it is ½(K̃⁻¹ − ααᵀ) in K, the diagonal of that in the noise, and α in y, so that one
+    factorisation and one inverse from it serve value and gradient, and nothing is differentiated
+    through the factorisation.
     """
 
     @staticmethod
-    def forward(ctx: Any, K: Tensor, y: Tensor) -> Tensor:
+    def forward(ctx: Any, K: Tensor, noise: Tensor, y: Tensor) -> Tensor:
         """Factorise once; keep L and α."""
-        L = linalg.cholesky(K)
-        alpha = linalg.cholesky_solve(L, y[..., None])[..., 0]
-        ctx.save_for_backward(L, alpha)
+        L = linalg.cholesky(linalg.add_diagonal(K, noise), overwrite=True)
+        alpha = linalg.cholesky_solve(L, y.expand(L.shape[:-1])[..., None])[..., 0]
+        ctx.save_for_backward(alpha)
+        ctx.L, ctx.shapes = L, (K.shape, noise.shape, y.shape)
         return 0.5 * ((y * alpha).sum(-1) + linalg.log_det(L))
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """½(K̃⁻¹ − ααᵀ) and α, times the incoming gradient."""
-        L, alpha = ctx.saved_tensors
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """½(K̃⁻¹ − ααᵀ), its diagonal and α, times the incoming gradient. L is used up."""
+        (alpha,), L = ctx.saved_tensors, ctx.L
+        ctx.L = None
         half = (0.5 * gradient)[..., None]
-        grad_K = linalg.cholesky_inverse(L)
-        grad_K.mul_(half[..., None])
-        grad_K.sub_((half * alpha)[..., :, None] * alpha[..., None, :])
-        return grad_K, gradient[..., None] * alpha
+        in_K = linalg.half_inverse_(L)
+        in_K.addcmul_(alpha[..., :, None], alpha[..., None, :], value=-1.0).mul_(half[..., None])
+        in_noise = in_K.diagonal(dim1=-2, dim2=-1)
+        in_y = gradient[..., None] * alpha
+        parts = zip((in_K, in_noise, in_y), ctx.shapes, strict=True)
+        return tuple(part.sum_to_size(shape) for part, shape in parts)  # pyright: ignore
 
 
-def noisy_covariance(parameters: Parameters, shard: Shard) -> Tensor:
-    """K̃ = k(X, X) + σ²I, or with each row's own noise.
+def covariance_and_noise(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
+    """k(X, X) and the noise variances of the rows, which K̃ has on its diagonal.
 
     Padding becomes rows of the identity: log-determinant 0, no influence.
     """
@@ -62,7 +67,7 @@ def noisy_covariance(parameters: Parameters, shard: Shard) -> Tensor:
     if shard.mask is not None:
         K = torch.where(shard.mask[..., :, None] & shard.mask[..., None, :], K, 0.0)
         noise = torch.where(shard.mask, noise, 1.0)
-    return linalg.add_diagonal(K, noise)
+    return K, noise
 
 
 class ExactExpert(Expert):
@@ -76,14 +81,15 @@ class ExactExpert(Expert):
 
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π), of all copies where rows have weights."""
-        nll = GaussianNLL.apply(noisy_covariance(parameters, shard), shard.y)
+        nll = GaussianNLL.apply(*covariance_and_noise(parameters, shard), shard.y)
         normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
         return nll + normaliser + shard.of_copies(parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
         with torch.no_grad():
-            L = linalg.cholesky(noisy_covariance(parameters, shard))
+            K, noise = covariance_and_noise(parameters, shard)
+            L = linalg.cholesky(linalg.add_diagonal(K, noise), overwrite=True)
             y = shard.y.expand(L.shape[:-1])
             alpha = linalg.cholesky_solve(L, y[..., None])[..., 0]
         return ExactPosterior(parameters, shard, L, alpha)
@@ -174,9 +180,9 @@ class ExactPosterior(Posterior):
     def predict_chunk(self, X: Tensor) -> Prediction:
         """μ = k_i(x)ᵀα and s² = k(x, x) − ‖L⁻¹k_i(x)‖²."""
         K = self.cross(X)
-        explained = linalg.solve_lower(self.L, K).square_().sum(-2)
-        variance = latent_variance(self.parameters.kernel.diag(X), explained)
-        return Prediction(self._mean(K), variance)
+        mean = self._mean(K)
+        explained = linalg.solve_lower(self.L, K, overwrite=True).square_().sum(-2)
+        return Prediction(mean, latent_variance(self.parameters.kernel.diag(X), explained))
 
     def _mean(self, K: Tensor) -> Tensor:
         return (self.alpha[..., None, :] @ K)[..., 0, :]

@@ -31,10 +31,11 @@ from distgp import linalg
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
-from distgp.experts.base import Prediction, chunk_rows, latent_variance, on_threads
+from distgp.experts.base import Prediction, chunk_rows, latent_variance
 from distgp.experts.parameters import Parameters
 from distgp.experts.sparse import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
+from distgp.threads import on_threads
 
 ORDER_SEED = 0
 """The seed of the rows' random order. It is the same for all shards, so that the order is one."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
@@ -102,25 +103,56 @@ def inducing(parameters: Parameters) -> Tensor:
     return parameters.inducing
 
 
+class WhitenedSums(torch.autograd.Function):
+    """VVᵀ and Vy for V = L_u⁻¹K_uf, with the derivative written by hand.
+
+    With incoming gradients G and g, P = L_u⁻ᵀ(G + Gᵀ) and p = L_u⁻ᵀg it is PV + pyᵀ in K_uf, gᵀV in y
+    and −(PVVᵀ + p(Vy)ᵀ), the lower triangle of it, in L_u: of matrices with a column per row of data
+    there is one product, and none is solved for.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, Lu: Tensor, Kfu: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Solve, multiply; keep V."""
+        V = linalg.solve_lower(Lu, Kfu.mT)
+        VV, Vy = V @ V.mT, (V @ y[..., None])[..., 0]
+        ctx.save_for_backward(Lu, V, y, VV, Vy)
+        return VV, Vy
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, G: Tensor, g: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The formulas above."""
+        Lu, V, y, VV, Vy = ctx.saved_tensors
+        Pp = linalg.solve_upper(Lu, torch.cat([G + G.mT, g[..., None]], -1))
+        P, p = Pp[..., :-1], Pp[..., -1:]
+        in_K = (P @ V).addcmul_(p, y[..., None, :]).mT
+        in_Lu = -(P @ VV + p * Vy[..., None, :]).tril()
+        in_y = (g[..., None, :] @ V)[..., 0, :] if ctx.needs_input_grad[2] else None
+        return in_Lu.sum_to_size(Lu.shape), in_K, in_y
+
+
 def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
     """The sums over these rows, all at once; θ and L_u in float64."""
     rows = rows.to(dtype=torch.float64)
-    Kuf = parameters.kernel(rows.X, inducing(parameters)).mT
+    Kfu = parameters.kernel(rows.X, inducing(parameters))
     prior = parameters.kernel.diag(rows.X)
     if rows.mask is not None:
-        Kuf = torch.where(rows.mask[..., None, :], Kuf, 0.0)
+        Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
         prior = torch.where(rows.mask, prior, 0.0)
     y, n = rows.y, rows.sizes
     if rows.noise_factor is not None:  # each row in units of its own noise
         root = rows.noise_factor.rsqrt()
-        Kuf, prior, y = Kuf * root[..., None, :], prior * root.square(), y * root
+        Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
     if rows.weight is not None:
         n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
-    V = linalg.solve_lower(Lu, Kuf)  # σA
+    VV, Vy = WhitenedSums.apply(Lu, Kfu, y)  # V = σA
     noise = parameters.noise
     return SparseSums(
-        AAt=V @ V.mT / noise[..., None, None],
-        Ay=(V @ y[..., None])[..., 0] / noise.sqrt()[..., None],
+        AAt=VV / noise[..., None, None],
+        Ay=Vy / noise.sqrt()[..., None],
         yy=y.square().sum(-1),
         trace=prior.sum(-1) / noise,
         n=n,
@@ -335,7 +367,7 @@ class SparsePosterior(Posterior):
     def whitened(self, X: Tensor) -> Tensor:
         """v(x) = L_u⁻¹ k_u(x) for all x, (*batch, m, N), in float64."""
         K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
-        return linalg.solve_lower(self.Lu, K)
+        return linalg.solve_lower(self.Lu, K, overwrite=True)
 
     def mean_chunk(self, X: Tensor) -> Tensor:
         """μ = vᵀ L_B⁻ᵀ c."""
@@ -369,5 +401,5 @@ class SparseMeans(Means):
     def mean_chunk(self, X: Tensor) -> Tensor:
         """Once v(x) where the inducing inputs are shared, else for every expert."""
         K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
-        v = linalg.solve_lower(self.Lu, K)
+        v = linalg.solve_lower(self.Lu, K, overwrite=True)
         return (self.weights[..., None, :] @ v)[..., 0, :].to(X.dtype)

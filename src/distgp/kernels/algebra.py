@@ -92,7 +92,7 @@ class Scale(Kernel):
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Scale the matrix."""
-        return self.variance[..., None, None] * self.kernel.gram(X1, X2)
+        return self.kernel.multiple(self.variance, X1, X2)
 
     def diag(self, X: Tensor) -> Tensor:
         """Scale the diagonal."""

@@ -110,6 +110,10 @@ class Kernel(ABC):
     def diag(self, X: Tensor) -> Tensor:
         """Compute the values k(x, x), (*batch, n), of the inputs X (*batch, n, d)."""
 
+    def multiple(self, variance: Tensor, X1: Tensor, X2: Tensor) -> Tensor:
+        """Compute variance · k(X1, X2), for a variance (*batch,)."""
+        return variance[..., None, None] * self.gram(X1, X2)
+
     def __call__(self, X1: Tensor, X2: Tensor | None = None) -> Tensor:
         """Compute the matrix k(X1, X2), or k(X1, X1) where X2 is left out.
 

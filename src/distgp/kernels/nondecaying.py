@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
-from distgp.kernels.stationary import squared_distance
+from distgp.kernels.distance import squared_distance
 
 
 class Constant(Kernel):

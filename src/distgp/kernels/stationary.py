@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from distgp.kernels.base import (
     Kernel,
@@ -20,64 +19,7 @@ from distgp.kernels.base import (
     select,
     vector,
 )
-
-
-def squared_distance(A: Tensor, B: Tensor) -> Tensor:
-    """Compute ‖a_i − b_j‖² for all rows of A and B by one matrix product.
-
-    ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²), always in
-    float64, where its cancellation does no harm. Both are shifted by the median of B first, so that
-    neither a large offset nor a few outliers take digits from the other rows. The norms are shrunk
-    by the rounding error that the product is likely to have, (2 + √d)ε, so that equal rows get
-    exactly 0 after clamping, in value and in gradient; the others move by no more than that error.
-
-    Parameters
-    ----------
-    A : Tensor
-        Points (*batch, n1, d).
-    B : Tensor
-        Points (*batch, n2, d): those of reference, such as training rows or inducing inputs.
-
-    Returns
-    -------
-    Tensor
-        (*batch, n1, n2), in the dtype of A.
-    """
-    dtype, (A, B) = A.dtype, (A.to(torch.float64), B.to(torch.float64))
-    centre = _middle(B.detach())
-    A, B = A - centre, B - centre
-    shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
-    a = A.square().sum(-1, keepdim=True) * shrink
-    b = B.square().sum(-1, keepdim=True) * shrink
-    left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
-    right = torch.cat([B, torch.ones_like(b), b], -1)
-    return _product(left, right).clamp_min(0.0).to(dtype)
-
-
-SMALL_SET = 256
-"""Rows up to which the middle of a set in a batch is that of three of its rows."""
-
-
-def _middle(B: Tensor) -> Tensor:
-    """A point in the middle of the rows of B (*batch, n, d), column by column, (*batch, 1, d).
-
-    The median, so that outliers do not move it. Of many small sets (neighbourhoods of rows), the
-    median of the first, a middle and the last row, which costs far less.
-    """
-    n = B.shape[-2]
-    if B.ndim == 2 or n > SMALL_SET:
-        return B.median(-2, keepdim=True).values
-    first, middle, last = B[..., :1, :], B[..., n // 2 : n // 2 + 1, :], B[..., -1:, :]
-    low, high = torch.minimum(first, last), torch.maximum(first, last)
-    return torch.maximum(low, torch.minimum(high, middle))
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Compute left @ rightᵀ, as one large product where only the right side has a batch."""
-    if left.ndim == 2 and right.ndim > 2:
-        flat = right.reshape(-1, right.shape[-1]) @ left.mT
-        return flat.reshape(*right.shape[:-1], len(left)).mT
-    return left @ right.mT
+from distgp.kernels.distance import Shape, kernel_of_distance, squared_distance
 
 
 def safe_sqrt(square: Tensor) -> Tensor:
@@ -97,42 +39,6 @@ def lengths(value: Sequence[int] | None) -> tuple[int, ...] | None:
             f"(0, 1, 1), or be None, got {found}"
         )
     return found
-
-
-class ShapeOfDistance(torch.autograd.Function):
-    """shape(r²) for all pairs of rows of A and B, with the derivative written by hand.
-
-    One pass over the matrix gives the kernel and S = ∂shape/∂r²; with the incoming gradient G and
-    W = G ∘ S the derivative is 2(a_i Σ_j W_ij − Σ_j W_ij b_j) in a_i, and likewise in b_j: two matrix
-    products, and no other matrix is kept.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, A: Tensor, B: Tensor, kernel: FixedShape) -> Tensor:
-        """Keep the rows and S."""
-        K, slope = kernel.shape_and_slope(squared_distance(A, B))
-        ctx.save_for_backward(A, B, slope)
-        return K
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, G: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None]:
-        """The formulas above, on rows shifted as in `squared_distance`."""
-        A, B, slope = ctx.saved_tensors
-        W = G * slope
-        centre = _middle(B)
-        if A is B or A.data_ptr() == B.data_ptr():  # both derivatives at once
-            a, both = A - centre, W + W.mT
-            return 2.0 * (a * both.sum(-1, keepdim=True) - both @ a), None, None
-        a, b = A - centre, B - centre
-        in_A = in_B = None
-        if ctx.needs_input_grad[0]:
-            in_A = (2.0 * (a * W.sum(-1, keepdim=True) - W @ b)).sum_to_size(A.shape)
-        if ctx.needs_input_grad[1]:
-            in_B = (2.0 * (b * W.sum(-2)[..., None] - W.mT @ a)).sum_to_size(B.shape)
-        return in_A, in_B, None
 
 
 class Stationary(Kernel):
@@ -160,10 +66,6 @@ class Stationary(Kernel):
         """Compute shape(r²) for all pairs."""
         A = self.scaled(X1)
         B = A if X2 is X1 else self.scaled(X2)
-        return self.shape_of(A, B)
-
-    def shape_of(self, A: Tensor, B: Tensor) -> Tensor:
-        """Compute shape(r²) for all pairs of scaled rows."""
         return self.shape(squared_distance(A, B))
 
     def diag(self, X: Tensor) -> Tensor:
@@ -202,10 +104,10 @@ class Stationary(Kernel):
         return self.lengthscale[..., list(self.shared)]
 
 
-class FixedShape(Stationary):
+class FixedShape(Stationary, Shape):
     """The base class of stationary kernels whose shape has no parameters of its own.
 
-    Their derivative in the rows is written by hand, in `ShapeOfDistance`.
+    Their derivative in the rows is written by hand, in `KernelOfDistance`.
 
     Parameters
     ----------
@@ -217,15 +119,20 @@ class FixedShape(Stationary):
         Which of the lengthscales each of these columns has, so that several can share one.
     """
 
-    @abstractmethod
-    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the kernel and its derivative in r² from the matrix of r²."""
+    def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
+        """Compute shape(r²) for all pairs."""
+        return self._gram(X1, X2, None)
 
-    def shape_of(self, A: Tensor, B: Tensor) -> Tensor:
-        """Compute shape(r²) for all pairs of scaled rows; where a gradient is wanted, with the slope."""
-        if torch.is_grad_enabled() and (A.requires_grad or B.requires_grad):
-            return ShapeOfDistance.apply(A, B, self)  # pyright: ignore[reportReturnType]
-        return super().shape_of(A, B)
+    def multiple(self, variance: Tensor, X1: Tensor, X2: Tensor) -> Tensor:
+        """Compute variance · shape(r²) for all pairs, in the same pass where there is one variance."""
+        if variance.ndim:
+            return variance[..., None, None] * self.gram(X1, X2)
+        return self._gram(X1, X2, variance)
+
+    def _gram(self, X1: Tensor, X2: Tensor, variance: Tensor | None) -> Tensor:
+        A = self.scaled(X1)
+        B = A if X2 is X1 else self.scaled(X2)
+        return kernel_of_distance(self, A, B, variance)
 
 
 class RBF(FixedShape):
@@ -252,14 +159,15 @@ class RBF(FixedShape):
     0.6065
     """
 
+    proportional: ClassVar[float | None] = -0.5
+
     def shape(self, square: Tensor) -> Tensor:
         """Compute exp(−r² / 2)."""
         return (-0.5 * square).exp_()
 
-    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute exp(−r² / 2) and −½ exp(−r² / 2)."""
-        K = self.shape(square)
-        return K, -0.5 * K
+    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
+        """exp(−r² / 2), whose derivative is −½ of it."""
+        square.mul_(-0.5).exp_()
 
 
 class Matern12(FixedShape):
@@ -287,12 +195,16 @@ class Matern12(FixedShape):
         """Compute exp(−r)."""
         return torch.exp(-safe_sqrt(square))
 
-    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
-        r = safe_sqrt(square)
-        K = torch.exp(-r)
-        apart = square > torch.finfo(square.dtype).tiny
-        return K, torch.where(apart, -0.5 * K / r, 0.0)
+    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
+        """exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
+        apart = None if slope is None else square > torch.finfo(square.dtype).tiny
+        r = square.sqrt_()
+        if slope is None or apart is None:
+            r.neg_().exp_()
+            return
+        slope.copy_(r)
+        r.neg_().exp_()
+        slope.copy_(torch.where(apart, -0.5 * square / slope, 0.0))
 
 
 class Matern32(FixedShape):
@@ -321,11 +233,13 @@ class Matern32(FixedShape):
         t = math.sqrt(3.0) * safe_sqrt(square)
         return (1.0 + t) * torch.exp(-t)
 
-    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute (1 + t) exp(−t) and −3/2 exp(−t)."""
-        t = square.mul(3.0).sqrt_()
-        decay = t.neg().exp_()
-        return t.add_(1.0).mul_(decay), decay.mul_(-1.5)
+    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
+        """(1 + t) exp(−t) and −3/2 exp(−t)."""
+        t = square.mul_(3.0).sqrt_()
+        decay = torch.neg(t, out=slope).exp_()
+        t.add_(1.0).mul_(decay)
+        if slope is not None:
+            slope.mul_(-1.5)
 
 
 class Matern52(FixedShape):
@@ -353,13 +267,14 @@ class Matern52(FixedShape):
         t = math.sqrt(5.0) * safe_sqrt(square)
         return (1.0 + t + (5.0 / 3.0) * square) * torch.exp(-t)
 
-    def shape_and_slope(self, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute (1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
-        t = square.mul(5.0).sqrt_()
+    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
+        """(1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
+        t = square.mul_(5.0).sqrt_()
         decay = t.neg().exp_()
-        slope = t.add(1.0).mul_(decay)
-        K = t.square_().mul_(1.0 / 3.0).mul_(decay).add_(slope)
-        return K, slope.mul_(-5.0 / 6.0)
+        first = torch.add(t, 1.0, out=slope).mul_(decay)  # (1 + t) exp(−t)
+        t.square_().mul_(1.0 / 3.0).mul_(decay).add_(first)
+        if slope is not None:
+            slope.mul_(-5.0 / 6.0)
 
 
 class RationalQuadratic(Stationary):

@@ -19,11 +19,12 @@ from torch import Tensor
 from distgp.data.neighbors import Neighbors
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
-from distgp.experts.base import chunk_rows, on_threads
+from distgp.experts.base import chunk_rows
 from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
 from distgp.experts.sparse import widened
 from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.threads import on_threads
 from distgp.training.base import Algorithm, Message, Reply, Stop
 from distgp.training.lbfgs import Lbfgs
 from distgp.training.objective import Objective

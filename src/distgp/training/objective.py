@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from distgp import lapack
 from distgp.data.shard import Shard
 from distgp.data.source import placed
 from distgp.engines import Placement
@@ -18,6 +19,7 @@ from distgp.experts import Expert, Parameters
 from distgp.experts.base import chunk_rows
 from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.threads import on_threads
 from distgp.training.layout import Layout, by_path
 from distgp.training.priors import Prior, log_prior
 
@@ -67,30 +69,39 @@ class Objective:
         gradient : Tensor of shape (P,) or (M, P)
             Of the sum of the values for one vector; of each expert's own value for one per expert.
         """
-        # A few experts at a time: matrices that fit into the cache are worth more than one long call.
-        size = chunk_rows(self.expert.entries(shard.n), vectors.device)
-        if shard.count > size:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # what training meets on its way is no news
+            # A few experts at a time: matrices that fit into the cache are worth more than one call.
+            size = chunk_rows(self.expert.entries(shard.n), vectors.device)
+            if shard.count <= size:
+                return self._evaluated(shard, vectors, prior_weight)
             return self._in_parts(shard, vectors, prior_weight, size)
+
+    def _evaluated(
+        self, shard: Shard, vectors: Tensor, prior_weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`evaluate` for all experts in one call, or where one of them fails one by one."""
         try:
             return self._at_once(shard, vectors, prior_weight)
         except (NotPositiveDefiniteError, ParameterError):
             if vectors.ndim == 1 or len(vectors) == 1:
                 return prior_weight * torch.nan, vectors * torch.nan
-        # One expert of the batch failed: one by one, the others still have their values.
-        return self._in_parts(shard, vectors, prior_weight, 1)
+        return self._in_parts(shard, vectors, prior_weight, 1)  # the others still have their values
 
     def _in_parts(
         self, shard: Shard, vectors: Tensor, prior_weight: Tensor, size: int
     ) -> tuple[Tensor, Tensor]:
-        """`evaluate` for `size` experts at a time."""
-        shared = vectors.ndim == 1
-        values, gradients = [], []
-        for start in range(0, shard.count, size):
-            some = slice(start, start + size)
+        """`evaluate` for `size` experts at a time; on a CPU one by one, each thread with its own."""
+        shared, one_each = vectors.ndim == 1, _one_each(shard)
+        starts = range(0, shard.count, 1 if one_each else size)
+
+        def part(start: int) -> tuple[Tensor, Tensor]:
+            some = slice(start, start + starts.step)
             point = vectors if shared else vectors[some]
-            value, gradient = self.evaluate(shard[some], point, prior_weight[some])
-            values.append(value)
-            gradients.append(gradient)
+            return self._evaluated(shard[some], point, prior_weight[some])
+
+        found = on_threads(part, starts) if one_each else [part(start) for start in starts]
+        values, gradients = zip(*found, strict=True)
         return torch.cat(values), torch.stack(gradients).sum(0) if shared else torch.cat(gradients)
 
     def _at_once(
@@ -99,18 +110,17 @@ class Objective:
         """`evaluate` for all experts in one call."""
         point = vectors.detach().requires_grad_()
         theta = self.layout.unpack(point)
-        values = _values(self.expert, theta, shard).to(vectors.dtype)
+        values = self.expert.objective(theta, shard).to(vectors.dtype)
         if self.priors:
             values = values - prior_weight * log_prior(self.priors, theta)
         (gradient,) = torch.autograd.grad(values.sum(), point)
         return values.detach(), gradient
 
 
-def _values(expert: Expert, theta: Parameters, shard: Shard) -> Tensor:
-    """The expert's objective; jitter that training meets on its way is not worth a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", JitterWarning)
-        return expert.objective(theta, shard)
+def _one_each(shard: Shard) -> bool:
+    """Whether each thread takes experts of its own: many of them, too small for all threads at once."""
+    many = shard.count >= 2 * torch.get_num_threads()
+    return many and shard.n < lapack.DIVIDED and shard.X.device.type == "cpu"
 
 
 def _priors_by_path(priors: Mapping[str, Prior] | None, parameters: Parameters) -> dict[str, Prior]:
@@ -155,7 +165,8 @@ def _summed_value(shard: Shard, expert: Expert, parameters: Parameters) -> float
     size = chunk_rows(expert.entries(shard.n), shard.X.device)
     parts = [shard[start : start + size] for start in range(0, shard.count, size)]
     try:
-        with torch.no_grad():
-            return sum(float(_values(expert, parameters, part).sum()) for part in parts)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)
+            return sum(float(expert.objective(parameters, part).sum()) for part in parts)
     except (NotPositiveDefiniteError, ParameterError):
         return math.nan

@@ -1,0 +1,224 @@
+"""Matrices of squared distances, and of kernels that are functions of them, with their derivatives."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK = 2**17
+"""Entries of a matrix that are worked on at a time on a CPU: 1 MiB, which stays in the cache."""
+SMALL_SET = 256
+"""Rows up to which the middle of a set in a batch is that of three of its rows."""
+
+
+def squared_distance(A: Tensor, B: Tensor) -> Tensor:
+    """Compute ‖a_i − b_j‖² for all rows of A and B by one matrix product.
+
+    ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²), always in
+    float64, where its cancellation does no harm. Both are shifted by the median of B first, so that
+    neither a large offset nor a few outliers take digits from the other rows. The norms are shrunk
+    by the rounding error that the product is likely to have, (2 + √d)ε, so that equal rows get
+    exactly 0 after clamping, in value and in gradient; the others move by no more than that error.
+
+    Parameters
+    ----------
+    A : Tensor
+        Points (*batch, n1, d).
+    B : Tensor
+        Points (*batch, n2, d): those of reference, such as training rows or inducing inputs.
+
+    Returns
+    -------
+    Tensor
+        (*batch, n1, n2), in the dtype of A.
+
+    Examples
+    --------
+    >>> A = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> squared_distance(A, A)
+    tensor([[ 0., 25.],
+            [25.,  0.]])
+    """
+    left, right = _augmented(*_centred(A, B))
+    return (left @ right.mT).clamp_min(0.0).to(A.dtype)
+
+
+def _centred(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """The points in float64, shifted by the middle of B."""
+    A, B = A.to(torch.float64), B.to(torch.float64)
+    centre = _middle(B.detach())
+    return A - centre, B - centre
+
+
+def _augmented(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose products are the squared distances."""
+    shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
+    a = A.square().sum(-1, keepdim=True) * shrink
+    b = B.square().sum(-1, keepdim=True) * shrink
+    left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
+    return left, torch.cat([B, torch.ones_like(b), b], -1)
+
+
+def _middle(B: Tensor) -> Tensor:
+    """A point in the middle of the rows of B (*batch, n, d), column by column, (*batch, 1, d).
+
+    The median, so that outliers do not move it. Of many small sets (neighbourhoods of rows), the
+    median of the first, a middle and the last row, which costs far less.
+    """
+    n = B.shape[-2]
+    if B.ndim == 2 or n > SMALL_SET:
+        return B.median(-2, keepdim=True).values
+    first, middle, last = B[..., :1, :], B[..., n // 2 : n // 2 + 1, :], B[..., -1:, :]
+    low, high = torch.minimum(first, last), torch.maximum(first, last)
+    return torch.maximum(low, torch.minimum(high, middle))
+
+
+class Shape(ABC):
+    """A function of r² without parameters, whose derivative is written by hand."""
+
+    proportional: ClassVar[float | None] = None
+    """The derivative in units of the function itself, where that is a number: it is not stored then."""
+
+    @abstractmethod
+    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
+        """Replace r² by the function of it; put the derivative in r² into `slope`, if there is one."""
+
+
+def kernel_of_distance(
+    shape: Shape, A: Tensor, B: Tensor, variance: Tensor | None = None
+) -> Tensor:
+    """Compute variance · shape(r²) for all pairs of rows of A and B, differentiable in all three.
+
+    Parameters
+    ----------
+    shape : Shape
+        The function of r².
+    A, B : Tensor of shape (*batch, n1, d) and (*batch, n2, d)
+        The points; those of reference are B.
+    variance : Tensor of shape (), optional
+        What the matrix is multiplied by.
+
+    Returns
+    -------
+    Tensor of shape (*batch, n1, n2)
+        In the dtype of A.
+    """
+    dtype, (A, B) = A.dtype, _centred(A, B)
+    batch, n1, n2 = A.shape[:-2], A.shape[-2], B.shape[-2]
+    if A.ndim > 2 and B.ndim == 2:
+        A = A.reshape(-1, A.shape[-1])
+    elif A.ndim > 2:
+        batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        A, B = (P.expand(*batch, *P.shape[-2:]).reshape(-1, *P.shape[-2:]) for P in (A, B))
+    if A.ndim == 2:
+        A, B = A[None], B[None]
+    parts = [A, B] if variance is None else [A, B, variance]
+    turned = len(A) == 1 and A.shape[-2] > B.shape[-2]  # long rows are faster than many
+    if turned:
+        A, B = B, A
+    if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
+        K = KernelOfDistance.apply(A, B, variance, shape, dtype)
+    else:
+        K, _ = _evaluated(shape, A, B, variance, dtype, with_slope=False)
+    return (K.mT if turned else K).reshape(*batch, n1, n2)
+
+
+def _blocks(count: int, n1: int, n2: int, on: torch.device) -> Iterator[tuple[slice, slice]]:
+    """Places in a batch of matrices, and of rows in them, that are worked on at a time."""
+    size = BLOCK if on.type == "cpu" else max(1, count * n1 * n2)
+    together = size // max(1, n1 * n2)
+    if together or n1 == 0:
+        for i in range(0, count, max(1, together)):
+            yield slice(i, i + max(1, together)), slice(None)
+        return
+    rows = max(1, size // n2)
+    for i in range(count):
+        for row in range(0, n1, rows):
+            yield slice(i, i + 1), slice(row, row + rows)
+
+
+def _evaluated(
+    shape: Shape, A: Tensor, B: Tensor, variance: Tensor | None, dtype: torch.dtype, with_slope: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The kernel and its derivative in r²: block after block, in place, while it is in the cache."""
+    left, right = _augmented(A, B)
+    K = torch.empty(len(A), A.shape[-2], B.shape[-2], dtype=dtype, device=A.device)
+    slope = torch.empty_like(K) if with_slope and shape.proportional is None else None
+    for some, rows in _blocks(*K.shape, K.device):
+        block = K[some, rows]
+        if dtype == left.dtype:
+            _multiply(left[some, rows], right[some].mT, block)
+            block.clamp_min_(0.0)
+        else:
+            block.copy_((left[some, rows] @ right[some].mT).clamp_min_(0.0))
+        steep = None if slope is None else slope[some, rows]
+        shape.shape_(block, steep)
+        if variance is not None:
+            block.mul_(variance)
+            if steep is not None:
+                steep.mul_(variance)
+    return K, slope
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    if len(left) == 1:
+        torch.mm(left[0], right[0], out=out[0])
+    else:
+        torch.bmm(left, right, out=out)
+
+
+class KernelOfDistance(torch.autograd.Function):
+    """variance · shape(r²) for batches of rows A and B, with the derivative written by hand.
+
+    One pass over the matrix gives the kernel and S = ∂k/∂r²; with the incoming gradient G and
+    W = G ∘ S the derivative is 2(a_i Σ_j W_ij − Σ_j W_ij b_j) in a_i, likewise in b_j, and ΣG ∘ K over
+    the variance in the variance: two matrix products, and no other matrix is kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, A: Tensor, B: Tensor, variance: Tensor | None, shape: Shape, dtype: torch.dtype
+    ) -> Tensor:
+        """Keep the rows, K and, where it is not a multiple of K, S."""
+        K, slope = _evaluated(shape, A, B, variance, dtype, with_slope=True)
+        ctx.save_for_backward(A, B, variance, K, slope)
+        ctx.proportional = shape.proportional
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, G: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        """The formulas above, block after block."""
+        A, B, variance, K, slope = ctx.saved_tensors
+        factor = 2.0 if slope is not None else 2.0 * ctx.proportional
+        S = K if slope is None else slope
+        # (Σ_j W_ij b_j, Σ_j W_ij) by one product, and likewise for the other side, all transposed.
+        a, b = (torch.cat([P.mT, P.new_ones(len(P), 1, P.shape[-2])], -2) for P in (A, B))
+        in_A, in_B = torch.empty_like(a), torch.zeros_like(b)
+        wanted, total = ctx.needs_input_grad[2], A.new_zeros(())
+        for some, rows in _blocks(*K.shape, K.device):
+            W = (G[some, rows] * S[some, rows]).to(A.dtype)
+            if len(W) == 1:
+                in_A[some.start, :, rows] = b[some.start] @ W[0].mT
+                in_B[some.start].addmm_(a[some.start][:, rows], W[0])
+            else:
+                in_A[some, :, rows] = b[some] @ W.mT
+                in_B[some].baddbmm_(a[some, :, rows], W)
+            if wanted and slope is not None:
+                total += torch.mul(G[some, rows], K[some, rows], out=W.to(K.dtype)).sum()
+        if wanted and slope is None:
+            total = in_A[..., -1, :].sum()
+        in_A, in_B = (
+            factor * (P * sums[..., -1:, :].mT - sums[..., :-1, :].mT)
+            for P, sums in ((A, in_A), (B, in_B))
+        )
+        in_variance = (total / variance).to(variance.dtype) if wanted else None
+        return in_A, in_B, in_variance, None, None

@@ -1,0 +1,96 @@
+"""Threads that do not fight: PyTorch's, and those of the BLAS that SciPy brings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+Result = TypeVar("Result")
+
+
+@cache
+def _blas() -> Any:
+    """The libraries of linear algebra that NumPy and SciPy have loaded."""
+    import scipy.linalg  # noqa: F401  # so that its library is among them
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+class _Limit:
+    """The number of threads of these libraries, put back when the last user has left."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._before = threading.Lock(), 0, []
+
+    def enter(self, threads: int) -> None:
+        with self._lock:
+            libraries = _blas().lib_controllers
+            if self._users == 0:
+                self._before = [library.get_num_threads() for library in libraries]
+            self._users += 1
+            for library in libraries:
+                if library.get_num_threads() != threads:
+                    library.set_num_threads(threads)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for library, before in zip(_blas().lib_controllers, self._before, strict=True):
+                    library.set_num_threads(before)
+
+
+_LIMIT = _Limit()
+
+
+@contextmanager
+def blas_threads(threads: int) -> Iterator[None]:
+    """Let SciPy's linear algebra use this many threads for as long as the context lasts."""
+    _LIMIT.enter(threads)
+    try:
+        yield
+    finally:
+        _LIMIT.leave()
+
+
+def on_threads(function: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
+    """Call a function on items, on as many threads as PyTorch has, each call with one of its own.
+
+    For work on many small matrices: PyTorch's threads would spend their time waiting for each other
+    in every operation, while Python's work on different items all the time.
+
+    Parameters
+    ----------
+    function : callable
+        Called with one item. Gradients are enabled or not as they are here.
+    items : sequence
+        What to call it on.
+
+    Returns
+    -------
+    list
+        What the function returned, in the order of the items.
+    """
+    threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
+    if threads == 1 or len(items) < 2:
+        return [function(item) for item in items]
+
+    def call(item: Any) -> Result:
+        with torch.set_grad_enabled(gradients):
+            return function(item)
+
+    try:
+        with (
+            blas_threads(1),
+            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
+            return list(pool.map(call, items))
+    finally:
+        torch.set_num_threads(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,3 +50,22 @@ def problem(n: int, d: int, seed: int = 0) -> Shard:
     X = torch.rand(n, d, generator=generator, dtype=torch.float64) * 2 - 1
     noise = torch.randn(n, generator=generator, dtype=torch.float64)
     return Shard.of(X, torch.sin(3 * X.sum(-1) / d**0.5) + 0.1 * noise)
+
+
+def processor() -> str:
+    """The name of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+def table_in_page(page: Path, mark: str, lines: Sequence[str]) -> None:
+    """Put lines into a page of the documentation, between the two comments with this mark."""
+    text = page.read_text(encoding="utf-8")
+    first, last = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    head, rest = text.split(first)
+    tail = rest.split(last)[1]
+    page.write_text(f"{head}{first}\n\n" + "\n".join(lines) + f"\n\n{last}{tail}", encoding="utf-8")

@@ -1,6 +1,7 @@
 """The factorisations and solves of SciPy's LAPACK and BLAS on tensors of the CPU, in place.
 
-On many processors they take half the time of those that PyTorch has. SciPy's own wrappers hold
+On processors that are not Intel's they take half the time of those that PyTorch has, whose MKL is
+Intel's; elsewhere PyTorch's are as good or better, and are used. SciPy's own wrappers hold
 Python's lock while they run; the same routines are called here by their addresses, which SciPy
 publishes for other compiled code (`scipy.linalg.cython_lapack`), and so without it: threads work on
 different matrices at the same time.
@@ -17,9 +18,11 @@ take their time.
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -35,8 +38,8 @@ BLOCK = 256
 """Rows of the blocks into which such a matrix is cut."""
 FEWEST_COLUMNS = 8
 """Right-hand sides that a solve is worth a call for."""
-_PREFIX = {torch.float64: "d", torch.float32: "s"}
-_NUMBER = {torch.float64: ctypes.c_double, torch.float32: ctypes.c_float}
+_WIDTH = 8
+"""Bytes of a number."""
 _Call = Callable[..., None]
 
 
@@ -46,6 +49,10 @@ def _char(letter: bytes) -> object:
 
 def _int(number: int) -> object:
     return ctypes.byref(ctypes.c_int(number))
+
+
+def _value(number: float) -> object:
+    return ctypes.byref(ctypes.c_double(number))
 
 
 _UPPER, _LEFT, _RIGHT, _TURN, _PLAIN = map(_char, (b"U", b"L", b"R", b"T", b"N"))
@@ -59,7 +66,7 @@ def _routine(library: str, name: str) -> Callable[..., None] | None:
     """
     import importlib
 
-    capsule = getattr(importlib.import_module(f"scipy.linalg.{library}"), "__pyx_capi__")[name]
+    capsule = importlib.import_module(f"scipy.linalg.{library}").__pyx_capi__[name]
     name_of, pointer_of = (
         ctypes.pythonapi.PyCapsule_GetName,
         ctypes.pythonapi.PyCapsule_GetPointer,
@@ -74,39 +81,51 @@ def _routine(library: str, name: str) -> Callable[..., None] | None:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(kinds))(pointer_of(capsule, signature))
 
 
+@cache
+def faster_here() -> bool:
+    """Whether PyTorch has Intel's library, and the processor is another's."""
+    if not torch.backends.mkl.is_available():
+        return False
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = platform.processor()
+    return "AuthenticAMD" in text
+
+
 def serves(*tensors: Tensor, rows: int) -> bool:
-    """Whether matrices with this many rows are worked on here: real numbers of the CPU, no gradient."""
+    """Whether matrices with this many rows are worked on here: float64, of the CPU, no gradients.
+
+    In float32 the factors of SciPy's library are a little less accurate than those of PyTorch's.
+    """
     first = tensors[0]
-    if rows < SMALLEST or first.dtype not in _PREFIX or first.device.type != "cpu":
+    if not faster_here():
+        return False
+    if rows < SMALLEST or first.dtype != torch.float64 or first.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
-    return _routine("cython_lapack", _PREFIX[first.dtype] + "potrf") is not None
+    return _routine("cython_lapack", "dpotrf") is not None
 
 
 class _Matrix:
     """A matrix as LAPACK sees it: places in memory, and the distance between columns."""
 
-    def __init__(self, address: int, lead: int, dtype: torch.dtype) -> None:
-        self.address, self.lead, self.width = address, _int(lead), dtype.itemsize
-        self._step = lead * dtype.itemsize
+    def __init__(self, address: int, lead: int) -> None:
+        self.address, self.lead, self._step = address, _int(lead), lead * _WIDTH
 
     def at(self, row: int, column: int) -> int:
         """The address of an entry."""
-        return self.address + row * self.width + column * self._step
+        return self.address + row * _WIDTH + column * self._step
 
 
 class _Blas:
-    """The routines for one dtype, on matrices as LAPACK sees them."""
+    """The routines on matrices as LAPACK sees them."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        found = [_routine("cython_blas", _PREFIX[dtype] + name) for name in ("gemm", "syrk", "trsm")]
-        found += [_routine("cython_lapack", _PREFIX[dtype] + name) for name in ("potrf", "potri")]
+    def __init__(self) -> None:
+        found = [_routine("cython_blas", name) for name in ("dgemm", "dsyrk", "dtrsm")]
+        found += [_routine("cython_lapack", name) for name in ("dpotrf", "dpotri")]
         self._gemm, self._syrk, self._trsm, self._potrf, self._potri = cast(list[_Call], found)
-        self.dtype, self._number = dtype, _NUMBER[dtype]
-
-    def _value(self, value: float) -> object:
-        return ctypes.byref(self._number(value))
 
     def factor(self, n: int, A: int, lead: object) -> int:
         """UᵀU = A in the upper triangle; the number of the first pivot that is not positive, or 0."""
@@ -122,7 +141,7 @@ class _Blas:
         self, side: object, turn: object, m: int, n: int, U: int, of_U: object, B: int, of_B: object
     ) -> None:
         """U⁻¹B or, turned, U⁻ᵀB from the left; BU⁻¹ or BU⁻ᵀ from the right; B is m × n."""
-        one = self._value(1.0)
+        one = _value(1.0)
         self._trsm(side, _UPPER, turn, _PLAIN, _int(m), _int(n), one, U, of_U, B, of_B)
 
     def multiply(
@@ -131,7 +150,7 @@ class _Blas:
     ) -> None:  # fmt: skip
         """C = αAB + βC, of sizes m × n with k terms each."""
         m, n, k = map(_int, sizes)
-        scale, keep = self._value(alpha), self._value(beta)
+        scale, keep = _value(alpha), _value(beta)
         self._gemm(*turns, m, n, k, scale, A, of_A, B, of_B, keep, C, of_C)
 
     def square(
@@ -139,7 +158,7 @@ class _Blas:
         of_C: object,
     ) -> None:  # fmt: skip
         """The upper triangle of C = αAAᵀ + βC or, turned, of αAᵀA + βC, n × n with k terms each."""
-        scale, keep = self._value(alpha), self._value(beta)
+        scale, keep = _value(alpha), _value(beta)
         self._syrk(_UPPER, turn, _int(n), _int(k), scale, A, of_A, keep, C, of_C)
 
 
@@ -165,7 +184,7 @@ def factorise_(A: Tensor) -> Tensor:
     matrices = A.view(-1, n, n)
 
     def one(i: int, share: _Share) -> None:
-        flags[i] = _factorise(_blas(A.dtype), _Matrix(matrices[i].data_ptr(), n, A.dtype), n, share)
+        flags[i] = _factorise(_blas(), _Matrix(matrices[i].data_ptr(), n), n, share)
 
     _spread(one, len(matrices), n >= DIVIDED)
     return info
@@ -206,7 +225,7 @@ def invert_(L: Tensor) -> None:
     matrices = L.view(-1, n, n)
 
     def one(i: int, share: _Share) -> None:
-        _invert(_blas(L.dtype), _Matrix(matrices[i].data_ptr(), n, L.dtype), n, share)
+        _invert(_blas(), _Matrix(matrices[i].data_ptr(), n), n, share)
 
     _spread(one, len(matrices), n >= DIVIDED)
 
@@ -220,8 +239,8 @@ def _invert(blas: _Blas, U: _Matrix, n: int, share: _Share) -> None:
     if n < DIVIDED:
         blas.invert(n, U.address, U.lead)
         return
-    held = torch.zeros(n, BLOCK, dtype=blas.dtype)
-    D = _Matrix(held.data_ptr(), BLOCK, blas.dtype)  # D_s in columns s … s + BLOCK
+    held = torch.zeros(n, BLOCK, dtype=torch.float64)
+    D = _Matrix(held.data_ptr(), BLOCK)  # D_s in columns s … s + BLOCK
     parts = _cut(0, n, BLOCK)
     for start, stop in parts:
         held[start:stop].diagonal().fill_(1.0)
@@ -270,29 +289,29 @@ def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
     """
     n, k = B.shape[-2:]
     by_rows = B.is_contiguous()
-    assert by_rows or B.mT.is_contiguous()
+    assert L.stride(-1) == 1 and (by_rows or B.mT.is_contiguous())
     # In rows B is to LAPACK its transpose, and BᵀU⁻¹ = (L⁻¹B)ᵀ.
     side, turned = (_RIGHT, transposed) if by_rows else (_LEFT, not transposed)
-    turn, blas = _TURN if turned else _PLAIN, _blas(B.dtype)
+    turn, blas = _TURN if turned else _PLAIN, _blas()
     factors = L.expand(*B.shape[:-2], n, n)
     places = torch.zeros(1, dtype=torch.int64)
     for size, stride in zip(factors.shape[:-2], factors.stride()[:-2], strict=True):
         places = (places[:, None] + torch.arange(size) * stride).reshape(-1)
-    begin, lead, count = factors.data_ptr(), _int(max(L.stride(-2), n)), len(places)
+    begin, lead, at = factors.data_ptr(), _int(max(L.stride(-2), n)), places.tolist()
 
     def one(i: int, share: _Share) -> None:
-        U = begin + int(places[i]) * B.element_size()
-        right = _Matrix(B.data_ptr() + i * n * k * B.element_size(), k if by_rows else n, B.dtype)
+        U = begin + at[i] * _WIDTH
+        right = _Matrix(B.data_ptr() + i * n * k * _WIDTH, k if by_rows else n)
 
         def some(part: tuple[int, int]) -> None:
             first, size = part[0], part[1] - part[0]
-            at = right.at(first, 0) if by_rows else right.at(0, first)
+            mine = right.at(first, 0) if by_rows else right.at(0, first)
             sizes = (size, n) if by_rows else (n, size)
-            blas.solve(side, turn, *sizes, U, lead, at, right.lead)
+            blas.solve(side, turn, *sizes, U, lead, mine, right.lead)
 
         share(some, _cut(0, k, max(FEWEST_COLUMNS, -(-k // (2 * torch.get_num_threads())))))
 
-    _spread(one, count, n * n * k >= DIVIDED**3 // 8)
+    _spread(one, len(at), n * n * k >= DIVIDED**3 // 8)
 
 
 def _cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp import lapack
+from distgp import lapack, products
 
 SILENT_JITTER = 1e-8
 LARGEST_JITTER = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -46,8 +46,11 @@ def cholesky(
     if singular:
         rounding = A.new_full(A.shape[:-2], 10 * A.shape[-1] * torch.finfo(A.dtype).eps)
         A, overwrite = _with_jitter(A, rounding), True
+    if products.serves(A):
+        return _with_least_jitter(A, *products.factorised(A), name)
     if not lapack.serves(A, rows=A.shape[-1]):
-        return _with_least_jitter(A, *torch.linalg.cholesky_ex(A), name)
+        L, info = torch.linalg.cholesky_ex(A)
+        return _with_least_jitter(A, L, info, name)
     # What is above the diagonal stays as it is, so that A can be restored where this fails.
     L = A if overwrite and A.is_contiguous() else A.clone(memory_format=torch.contiguous_format)
     diagonal = L.diagonal(dim1=-2, dim2=-1).clone()
@@ -89,6 +92,8 @@ def clear_cholesky(A: Tensor) -> Tensor | None:
 
 def solve_lower(L: Tensor, B: Tensor, overwrite: bool = False) -> Tensor:
     """L⁻¹B; with `overwrite`, perhaps in the place of B, which the caller then no longer has."""
+    if products.multiplies(L, B):
+        return products.solved(L, B)
     if not _worth_it(L, B):
         return torch.linalg.solve_triangular(L, B, upper=False)
     return _solved(L, B, False, overwrite)
@@ -125,6 +130,8 @@ def cholesky_solve(L: Tensor, B: Tensor) -> Tensor:
 
 def cholesky_inverse(L: Tensor) -> Tensor:
     """(L Lᵀ)⁻¹, where every entry of it is needed; everything else solves."""
+    if products.serves(L):
+        return products.inverse(L)
     if not lapack.serves(L, rows=L.shape[-1]):
         return torch.cholesky_inverse(L)
     below = L.clone(memory_format=torch.contiguous_format)
@@ -132,17 +139,18 @@ def cholesky_inverse(L: Tensor) -> Tensor:
     return below.tril_().add_(below.tril(-1).mT)
 
 
-def half_inverse_(L: Tensor) -> Tensor:
-    """A matrix with the same symmetric part as (L Lᵀ)⁻¹, in place of L: half of it is zero.
+def half_inverse(L: Tensor) -> Tensor:
+    """A matrix with the same symmetric part as (L Lᵀ)⁻¹, perhaps with zeros above its diagonal.
 
-    It is the derivative of log det K in K: there Σ_ij G_ij dK_ij counts, in which dK is symmetric.
+    It serves as the derivative of log det K in K: Σ_ij G_ij dK_ij counts, in which dK is symmetric.
     """
-    if not lapack.serves(L, rows=L.shape[-1]) or not L.is_contiguous():
-        return torch.cholesky_inverse(L)
-    lapack.invert_(L)
-    L.tril_().mul_(2.0)
-    L.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-    return L
+    if products.serves(L) or not lapack.serves(L, rows=L.shape[-1]):
+        return cholesky_inverse(L)
+    half = L.clone(memory_format=torch.contiguous_format)
+    lapack.invert_(half)
+    half.tril_().mul_(2.0)
+    half.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    return half
 
 
 def log_det(L: Tensor) -> Tensor:

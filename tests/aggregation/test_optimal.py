@@ -21,7 +21,7 @@ from distgp.aggregation import (
 )
 from distgp.data import RandomPartition, Shard, split
 from distgp.experts import ExactExpert, Parameters
-from distgp.kernels import RBF
+from distgp.kernels import RBF, Scale
 
 X = inputs(12, 2, 3)
 few_central = pytest.mark.filterwarnings("ignore::distgp.aggregation.CentralWarning")
@@ -96,13 +96,13 @@ def test_different_hyperparameters_use_the_data_alone():
 def test_a_mean_costs_one_kernel_matrix(kind, make, monkeypatch):
     ensemble, _ = build(kind, 6)
     combined = make().combine(ensemble)
-    calls, gram = [], RBF.gram
+    calls, gram = [], Scale.gram
 
     def counted(self, X1, X2):
         calls.append((len(X1), X2.shape[:-1].numel()))
         return gram(self, X1, X2)
 
-    monkeypatch.setattr(RBF, "gram", counted)
+    monkeypatch.setattr(Scale, "gram", counted)
     combined.mean(ensemble, X)
     # The central functions of two-level are one more, of their own size.
     assert len(calls) == (2 if combined.central is not None and combined.coarse else 1)  # type: ignore[attr-defined]

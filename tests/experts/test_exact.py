@@ -8,9 +8,9 @@ from helpers import FLOAT, close, inputs, shard, value_and_gradient
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from distgp import RBF, Matern32, Matern52, RationalQuadratic
+from distgp import RBF, Matern32, Matern52, RationalQuadratic, linalg
 from distgp.experts import ExactExpert, Parameters
-from distgp.experts.exact import GaussianNLL, noisy_covariance
+from distgp.experts.exact import GaussianNLL, covariance_and_noise
 
 ARD = [0.5, 0.9, 1.4]
 PAIRS = [
@@ -49,7 +49,7 @@ def test_hand_written_gradient_equals_autograd_through_the_factorisation():
     data, theta = shard(30, 2), Parameters.of(1.3 * Matern52([0.6, 0.8]), 0.05)
 
     def plain(p: Parameters) -> torch.Tensor:
-        L = torch.linalg.cholesky(noisy_covariance(p, data))
+        L = torch.linalg.cholesky(linalg.add_diagonal(*covariance_and_noise(p, data)))
         half = torch.linalg.solve_triangular(L, data.y[:, None], upper=False)
         log_det = 2 * L.diagonal().log().sum()
         return 0.5 * (half.square().sum() + log_det + data.n * math.log(2 * math.pi))
@@ -61,15 +61,17 @@ def test_hand_written_gradient_equals_autograd_through_the_factorisation():
         close(ours[1][name], theirs[1][name], rtol=1e-9)
 
 
-def test_gradient_of_the_likelihood_in_both_arguments():
-    A = inputs(6, 6)
-    K = (A @ A.mT + torch.eye(6, dtype=FLOAT)).requires_grad_()
-    y = inputs(6, 1)[:, 0].clone().requires_grad_()
+@pytest.mark.parametrize("n", [6, 70])  # below and above the smallest that LAPACK is called for
+def test_gradient_of_the_likelihood_in_all_arguments(n):
+    A = inputs(n, n)
+    K = (A @ A.mT + torch.eye(n, dtype=FLOAT)).requires_grad_()
+    noise = (0.1 + inputs(n, 1)[:, 0].abs()).requires_grad_()
+    y = inputs(n, 1)[:, 0].clone().requires_grad_()
 
-    def symmetric(K: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return GaussianNLL.apply(0.5 * (K + K.mT), y)  # type: ignore[return-value]
+    def symmetric(K: torch.Tensor, noise: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return GaussianNLL.apply(0.5 * (K + K.mT), noise, y)  # type: ignore[return-value]
 
-    assert torch.autograd.gradcheck(symmetric, (K, y))
+    assert torch.autograd.gradcheck(symmetric, (K, noise, y), fast_mode=n > 10)
 
 
 def test_no_autograd_through_the_factorisation(monkeypatch):

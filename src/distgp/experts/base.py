@@ -13,6 +13,7 @@ from torch import Tensor
 from distgp.data.shard import Shard
 from distgp.experts.parameters import Parameters
 from distgp.kernels import Kernel
+from distgp.threads import on_threads
 
 CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 """Entries of the largest temporary matrix, by device: 16 MiB (cache) and 512 MiB in float64."""
@@ -214,8 +215,11 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
     list
         What the function returned for each chunk.
     """
+    chunks = X.split(chunk_rows(entries, X.device), -2)
     with torch.no_grad():
-        return [function(chunk) for chunk in X.split(chunk_rows(entries, X.device), -2)]
+        if X.device.type == "cpu":
+            return on_threads(function, chunks)
+        return [function(chunk) for chunk in chunks]
 
 
 def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:

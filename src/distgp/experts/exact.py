@@ -36,8 +36,8 @@ class GaussianNLL(torch.autograd.Function):
         """Factorise once; keep L and α."""
         L = linalg.cholesky(linalg.add_diagonal(K, noise), overwrite=True)
         alpha = linalg.cholesky_solve(L, y.expand(L.shape[:-1])[..., None])[..., 0]
-        ctx.save_for_backward(alpha)
-        ctx.L, ctx.shapes = L, (K.shape, noise.shape, y.shape)
+        ctx.save_for_backward(L, alpha)
+        ctx.shapes = K.shape, noise.shape, y.shape
         return 0.5 * ((y * alpha).sum(-1) + linalg.log_det(L))
 
     @staticmethod
@@ -45,11 +45,10 @@ class GaussianNLL(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """½(K̃⁻¹ − ααᵀ), its diagonal and α, times the incoming gradient. L is used up."""
-        (alpha,), L = ctx.saved_tensors, ctx.L
-        ctx.L = None
+        """½(K̃⁻¹ − ααᵀ), its diagonal and α, times the incoming gradient."""
+        L, alpha = ctx.saved_tensors
         half = (0.5 * gradient)[..., None]
-        in_K = linalg.half_inverse_(L)
+        in_K = linalg.half_inverse(L)
         in_K.addcmul_(alpha[..., :, None], alpha[..., None, :], value=-1.0).mul_(half[..., None])
         in_noise = in_K.diagonal(dim1=-2, dim2=-1)
         in_y = gradient[..., None] * alpha

@@ -129,9 +129,10 @@ def kernel_of_distance(
     return (K.mT if turned else K).reshape(*batch, n1, n2)
 
 
-def _blocks(count: int, n1: int, n2: int, on: torch.device) -> Iterator[tuple[slice, slice]]:
+def _blocks(K: Tensor) -> Iterator[tuple[slice, slice]]:
     """Places in a batch of matrices, and of rows in them, that are worked on at a time."""
-    size = BLOCK if on.type == "cpu" else max(1, count * n1 * n2)
+    count, n1, n2 = K.shape
+    size = BLOCK if K.device.type == "cpu" else max(1, K.numel())
     together = size // max(1, n1 * n2)
     if together or n1 == 0:
         for i in range(0, count, max(1, together)):
@@ -144,13 +145,18 @@ def _blocks(count: int, n1: int, n2: int, on: torch.device) -> Iterator[tuple[sl
 
 
 def _evaluated(
-    shape: Shape, A: Tensor, B: Tensor, variance: Tensor | None, dtype: torch.dtype, with_slope: bool
+    shape: Shape,
+    A: Tensor,
+    B: Tensor,
+    variance: Tensor | None,
+    dtype: torch.dtype,
+    with_slope: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The kernel and its derivative in r²: block after block, in place, while it is in the cache."""
     left, right = _augmented(A, B)
     K = torch.empty(len(A), A.shape[-2], B.shape[-2], dtype=dtype, device=A.device)
     slope = torch.empty_like(K) if with_slope and shape.proportional is None else None
-    for some, rows in _blocks(*K.shape, K.device):
+    for some, rows in _blocks(K):
         block = K[some, rows]
         if dtype == left.dtype:
             _multiply(left[some, rows], right[some].mT, block)
@@ -204,7 +210,7 @@ class KernelOfDistance(torch.autograd.Function):
         a, b = (torch.cat([P.mT, P.new_ones(len(P), 1, P.shape[-2])], -2) for P in (A, B))
         in_A, in_B = torch.empty_like(a), torch.zeros_like(b)
         wanted, total = ctx.needs_input_grad[2], A.new_zeros(())
-        for some, rows in _blocks(*K.shape, K.device):
+        for some, rows in _blocks(K):
             W = (G[some, rows] * S[some, rows]).to(A.dtype)
             if len(W) == 1:
                 in_A[some.start, :, rows] = b[some.start] @ W[0].mT

@@ -167,6 +167,7 @@ class RBF(FixedShape):
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
         """exp(−r² / 2), whose derivative is −½ of it."""
+        del slope
         square.mul_(-0.5).exp_()
 
 

@@ -70,7 +70,9 @@ class Objective:
             Of the sum of the values for one vector; of each expert's own value for one per expert.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", JitterWarning)  # what training meets on its way is no news
+            warnings.simplefilter(
+                "ignore", JitterWarning
+            )  # what training meets on its way is no news
             # A few experts at a time: matrices that fit into the cache are worth more than one call.
             size = chunk_rows(self.expert.entries(shard.n), vectors.device)
             if shard.count <= size:
@@ -91,16 +93,17 @@ class Objective:
     def _in_parts(
         self, shard: Shard, vectors: Tensor, prior_weight: Tensor, size: int
     ) -> tuple[Tensor, Tensor]:
-        """`evaluate` for `size` experts at a time; on a CPU one by one, each thread with its own."""
-        shared, one_each = vectors.ndim == 1, _one_each(shard)
-        starts = range(0, shard.count, 1 if one_each else size)
+        """`evaluate` for `size` experts at a time at most; on a CPU each thread with its own."""
+        shared, threads = vectors.ndim == 1, _threads(shard)
+        share = -(-shard.count // (2 * threads)) if threads > 1 else size
+        starts = range(0, shard.count, min(size, share))
 
         def part(start: int) -> tuple[Tensor, Tensor]:
             some = slice(start, start + starts.step)
             point = vectors if shared else vectors[some]
             return self._evaluated(shard[some], point, prior_weight[some])
 
-        found = on_threads(part, starts) if one_each else [part(start) for start in starts]
+        found = on_threads(part, starts) if threads > 1 else [part(start) for start in starts]
         values, gradients = zip(*found, strict=True)
         return torch.cat(values), torch.stack(gradients).sum(0) if shared else torch.cat(gradients)
 
@@ -117,10 +120,11 @@ class Objective:
         return values.detach(), gradient
 
 
-def _one_each(shard: Shard) -> bool:
-    """Whether each thread takes experts of its own: many of them, too small for all threads at once."""
-    many = shard.count >= 2 * torch.get_num_threads()
-    return many and shard.n < lapack.DIVIDED and shard.X.device.type == "cpu"
+def _threads(shard: Shard) -> int:
+    """How many threads take experts of their own: all, unless a few large ones keep them busy."""
+    threads = torch.get_num_threads()
+    many = shard.count >= 2 * threads and shard.n < lapack.DIVIDED
+    return threads if many and shard.X.device.type == "cpu" else 1
 
 
 def _priors_by_path(priors: Mapping[str, Prior] | None, parameters: Parameters) -> dict[str, Prior]:

@@ -1,0 +1,87 @@
+"""SciPy's routines by their addresses, against PyTorch's, for every layout and size of a block."""
+
+import pytest
+import torch
+from helpers import FLOAT, close, inputs
+
+from distgp import lapack, linalg, threads
+
+SIZES = [64, 130, lapack.DIVIDED - 1, lapack.DIVIDED + 3]
+if lapack._routine("cython_lapack", "dpotrf") is None:
+    pytest.skip("SciPy's LAPACK has integers that are not C's int", allow_module_level=True)
+
+
+def spd(n: int, *batch: int) -> torch.Tensor:
+    A = torch.randn(*batch, n, n, dtype=FLOAT, generator=torch.Generator().manual_seed(n))
+    return A @ A.mT / n + torch.eye(n, dtype=FLOAT)
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def _threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("batch", [(), (5,)], ids=["one", "five"])
+def test_factor_inverse_and_solves_equal_pytorch_s(n, batch):
+    K, tolerance = spd(n, *batch), 1e-11
+    expected = torch.linalg.cholesky(K)
+    L = K.clone()
+    assert not lapack.factorise_(L).any()
+    close(L.tril(), expected, rtol=tolerance, atol=tolerance)
+    assert torch.equal(L.triu(1), K.triu(1)), "what is above the diagonal stays"
+    inverse = L.clone()
+    lapack.invert_(inverse)
+    close(inverse.tril(), torch.cholesky_inverse(expected).tril(), rtol=tolerance, atol=tolerance)
+    for columns in (1, 37, 300):
+        rows = torch.randn(*batch, n, columns, dtype=FLOAT)
+        for B in (rows, rows.mT.contiguous().mT):
+            for transposed in (False, True):
+                x = B.clone()
+                lapack.solve_(L, x, transposed)
+                factor = expected.mT if transposed else expected
+                close(factor @ x, B, rtol=tolerance, atol=30 * tolerance)
+
+
+def test_one_factor_serves_all_right_hand_sides_of_a_batch():
+    L = torch.linalg.cholesky(spd(70)).contiguous()
+    B = torch.randn(2, 3, 70, 9, dtype=FLOAT)
+    x = B.clone()
+    lapack.solve_(L, x)
+    close(L @ x, B, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_pivot_that_is_not_positive_is_named_as_by_pytorch(n):
+    K = spd(n, 2)
+    K[1, n - 5, n - 5] = -1.0
+    assert torch.equal(lapack.factorise_(K.clone()), torch.linalg.cholesky_ex(K).info)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_jitter_is_the_same_whoever_factorises(monkeypatch, overwrite):
+    A = inputs(100, 3)
+    K = A @ A.mT  # of rank three
+    monkeypatch.setattr(lapack, "faster_here", lambda: False)
+    expected = linalg.cholesky(K)
+    monkeypatch.setattr(lapack, "faster_here", lambda: True)
+    given = K.clone()
+    found = linalg.cholesky(given, overwrite=overwrite)
+    close(found @ found.mT, expected @ expected.mT, rtol=0, atol=1e-12)
+    assert overwrite or torch.equal(given, K)
+
+
+def test_threads_of_the_library_are_put_back_even_when_users_overlap():
+    libraries = threads._blas().lib_controllers
+    before = [library.get_num_threads() for library in libraries]
+    first, second = threads.blas_threads(1), threads.blas_threads(1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert {library.get_num_threads() for library in libraries} == {1}
+    second.__exit__(None, None, None)
+    assert [library.get_num_threads() for library in libraries] == before

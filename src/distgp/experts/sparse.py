@@ -134,29 +134,108 @@ class WhitenedSums(torch.autograd.Function):
         return in_Lu.sum_to_size(Lu.shape), in_K, in_y
 
 
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Rows in float64, each in units of its own noise, with their kernels; zero on padding.
+
+    Parameters
+    ----------
+    Kfu : Tensor of shape (*batch, n, m)
+        k(X, Z).
+    prior : Tensor of shape (*batch, n)
+        k(x, x).
+    y : Tensor of shape (*batch, n)
+        The targets.
+    n : Tensor of shape (*batch,)
+        The number of rows, with weights that of all copies.
+    """
+
+    Kfu: Tensor
+    prior: Tensor
+    y: Tensor
+    n: Tensor
+
+    @staticmethod
+    def of(parameters: Parameters, rows: Shard) -> _Chunk:
+        """Evaluate the kernels; θ in float64."""
+        rows = rows.to(dtype=torch.float64)
+        Kfu = parameters.kernel(rows.X, inducing(parameters))
+        prior = parameters.kernel.diag(rows.X)
+        if rows.mask is not None:
+            Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
+            prior = torch.where(rows.mask, prior, 0.0)
+        y, n = rows.y, rows.sizes
+        if rows.noise_factor is not None:
+            root = rows.noise_factor.rsqrt()
+            Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
+        if rows.weight is not None:
+            n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
+        return _Chunk(Kfu, prior, y, n)
+
+
 def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
     """The sums over these rows, all at once; θ and L_u in float64."""
-    rows = rows.to(dtype=torch.float64)
-    Kfu = parameters.kernel(rows.X, inducing(parameters))
-    prior = parameters.kernel.diag(rows.X)
-    if rows.mask is not None:
-        Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
-        prior = torch.where(rows.mask, prior, 0.0)
-    y, n = rows.y, rows.sizes
-    if rows.noise_factor is not None:  # each row in units of its own noise
-        root = rows.noise_factor.rsqrt()
-        Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
-    if rows.weight is not None:
-        n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
-    VV, Vy = WhitenedSums.apply(Lu, Kfu, y)  # V = σA
-    noise = parameters.noise
+    chunk, noise = _Chunk.of(parameters, rows), parameters.noise
+    VV, Vy = WhitenedSums.apply(Lu, chunk.Kfu, chunk.y)  # V = σA
     return SparseSums(
         AAt=VV / noise[..., None, None],
         Ay=Vy / noise.sqrt()[..., None],
-        yy=y.square().sum(-1),
-        trace=prior.sum(-1) / noise,
-        n=n,
+        yy=chunk.y.square().sum(-1),
+        trace=chunk.prior.sum(-1) / noise,
+        n=chunk.n,
     )
+
+
+def gradient_by_rows(
+    parameters: Parameters, x: Tensor, rows: Shard, G: Tensor, g: Tensor, t: Tensor
+) -> Tensor:
+    """The gradient of ⟨G, AAᵀ⟩ + gᵀAy + t·trace in x by way of the rows' kernels.
+
+    L_u and σ² count as constant: `gradient_by_factor` has the rest. So no sum is formed once more.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        θ as a differentiable function of x, in float64, without batch dimensions.
+    x : Tensor of shape (P,)
+        What to differentiate in.
+    rows : Shard
+        The rows, without batch dimensions.
+    G, g, t : Tensor of shape (m, m), (m,) and ()
+        The coefficients of the sums.
+    """
+    with torch.no_grad():
+        Lu, noise = inducing_factor(parameters), parameters.noise
+        both = torch.cat([(G + G.mT) / noise, g[:, None] / noise.sqrt()], -1)
+        P, p = linalg.solve_upper(Lu, both).split([len(Lu), 1], -1)
+    total = torch.zeros_like(x)
+    for part in rows.chunks(chunk_rows(max(len(Lu), rows.d + 2), rows.X.device)):
+        chunk = _Chunk.of(parameters, part)
+        with torch.no_grad():
+            V = linalg.solve_lower(Lu, chunk.Kfu.mT)
+            in_K = (P @ V).addcmul_(p, chunk.y).mT
+            in_prior = (t / noise).expand_as(chunk.prior)
+        (found,) = torch.autograd.grad(
+            [chunk.Kfu, chunk.prior], x, [in_K, in_prior], retain_graph=True
+        )
+        total += found
+    return total
+
+
+def gradient_by_factor(
+    parameters: Parameters, x: Tensor, sums: SparseSums, G: Tensor, g: Tensor, t: Tensor
+) -> Tensor:
+    """The gradient of ⟨G, AAᵀ⟩ + gᵀAy + t·trace in x by way of L_u and σ², from the sums alone.
+
+    With P = L_u⁻ᵀ(G + Gᵀ) and p = L_u⁻ᵀg the derivative in L_u is −(PAAᵀ + p(Ay)ᵀ), its lower triangle.
+    """
+    Lu = inducing_factor(parameters)
+    with torch.no_grad():
+        P, p = linalg.solve_upper(Lu, torch.cat([G + G.mT, g[:, None]], -1)).split([len(Lu), 1], -1)
+        in_Lu = -(P @ sums.AAt + p * sums.Ay).tril()
+    shrink = parameters.noise.detach() / parameters.noise  # AAᵀ and the trace are in units of σ²
+    by_noise = shrink * ((G * sums.AAt).sum() + t * sums.trace) + shrink.sqrt() * (g @ sums.Ay)
+    return torch.autograd.grad((in_Lu * Lu).sum() + by_noise, x)[0]
 
 
 def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) -> SparseSums:

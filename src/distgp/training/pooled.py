@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.experts.sparse import SparseSums, inducing_factor, negative_bound, row_sums, widened
+from distgp.experts.sparse import (
+    SparseSums,
+    gradient_by_factor,
+    gradient_by_rows,
+    inducing_factor,
+    negative_bound,
+    row_sums,
+    widened,
+)
 from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
 from distgp.training.base import Algorithm, Message, Reply, Tensors
@@ -35,7 +43,8 @@ class PooledBound(Algorithm):
     """L-BFGS on the collapsed bound of all rows: central training of the sparse GP, distributed.
 
     One evaluation takes two rounds. The workers send their sums; the centre returns the derivatives of
-    the bound in the sums; and the workers answer with the gradient in θ and Z. Each worker so sends
+    the bound in the sums; and the workers answer with the gradient in θ and Z by way of their rows'
+    kernels. What goes by way of K_uu and σ² the centre finds from the sums alone. Each worker so sends
     and receives m² numbers. A trial point that is refused by its value costs one round only.
 
     Parameters
@@ -48,16 +57,17 @@ class PooledBound(Algorithm):
     n_iter: int = 100
 
     def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
-        """Answer with the sums of the rows; given derivatives in them, with their gradient."""
-        derivatives = {name: message.shared[name] for name in SUMS if name in message.shared}
-        x = message.shared["x"].detach().requires_grad_(bool(derivatives))
-        with torch.set_grad_enabled(bool(derivatives)):
-            sums = _sums(objective.layout, shard, x)
-        if not derivatives:
+        """Answer with the sums of the rows; given derivatives in them, with the rows' gradient."""
+        rows, shared = shard.flatten(), message.shared
+        if "AAt" not in shared:
+            with torch.no_grad():
+                sums = _sums(objective.layout, rows, shared["x"])
             return Reply({name: getattr(sums, name) for name in (*SUMS, "yy", "n")}, {})
-        terms = [(part * getattr(sums, name)).sum() for name, part in derivatives.items()]
-        (gradient,) = torch.autograd.grad(torch.stack(terms).sum(), x)
-        return Reply({"gradient": gradient}, {})
+        x = shared["x"].detach().requires_grad_()
+        theta, parts = widened(objective.layout.unpack(x)), (shared[name] for name in SUMS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)
+            return Reply({"gradient": gradient_by_rows(theta, x, rows, *parts)}, {})
 
     def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
         """Minimise the bound of all rows."""
@@ -97,7 +107,7 @@ def _sums(layout: Layout, shard: Shard, x: Tensor) -> SparseSums:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # met on the way, not worth a warning
             Lu = inducing_factor(theta)
-        return row_sums(theta, Lu, shard.flatten())
+        return row_sums(theta, Lu, shard)
     except (NotPositiveDefiniteError, ParameterError):
         Z = layout.template.inducing
         m = 0 if Z is None else len(Z)
@@ -106,16 +116,24 @@ def _sums(layout: Layout, shard: Shard, x: Tensor) -> SparseSums:
 
 
 def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[float, Tensors, Tensor]:
-    """The objective at x, its derivatives in the sums, and in x with the sums held fixed."""
+    """The objective at x, its derivatives in the sums, and in x, but for the rows' part of it."""
     sums = {name: summed[name].detach().requires_grad_() for name in SUMS}
     point = x.detach().requires_grad_()
+    total = SparseSums(**sums, yy=summed["yy"], n=summed["n"])
     try:
         theta = widened(objective.layout.unpack(point))
-        bound = negative_bound(theta.noise, SparseSums(**sums, yy=summed["yy"], n=summed["n"]))
+        bound = negative_bound(theta.noise, total)
     except (NotPositiveDefiniteError, ParameterError):
         return math.nan, {}, torch.full_like(x, torch.nan)
     value = bound - log_prior(objective.priors, theta)
     *inner, direct = torch.autograd.grad(
-        value, [*sums.values(), point], allow_unused=True, materialize_grads=True
+        value,
+        [*sums.values(), point],
+        allow_unused=True,
+        materialize_grads=True,
+        retain_graph=True,
     )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)
+        direct = direct + gradient_by_factor(theta, point, total, *inner)
     return float(value.detach()), dict(zip(SUMS, inner, strict=True)), direct

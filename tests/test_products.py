@@ -27,13 +27,16 @@ def test_a_pivot_that_is_not_positive_is_named_as_by_pytorch():
     assert torch.equal(products.factorised(K)[1], torch.linalg.cholesky_ex(K).info)
 
 
-@pytest.mark.parametrize("lengthscale", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize("lengthscale", [0.1, 0.3, 30.0])
 def test_a_product_with_the_inverse_factor_is_as_good_as_a_solve(lengthscale):
     Z, X = inputs(60, 2), inputs(500, 2, 1)
     kernel = RBF(lengthscale)
     K = kernel(Z) + 1e-13 * torch.eye(60, dtype=torch.float64)
     L, B = torch.linalg.cholesky(K), kernel(Z, X)
     V = products.solved(L, B)
+    assert (V is None) == (lengthscale == 30.0), "on a CPU a solve is better where it is rough"
+    if V is None:
+        return
     solve = torch.linalg.solve_triangular(L, B, upper=False)
     worst = (L @ solve - B).abs().max().clamp_min(1e-15)
     assert (L @ V - B).abs().max() <= 20 * worst

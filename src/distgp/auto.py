@@ -25,7 +25,7 @@ import numpy as np
 from distgp.aggregation import Aggregator, Ensemble, Nearest, OptLocal, PoE, Pooled, TwoLevel
 from distgp.choice import Choice, Divisions, baselines, best_of, measured_all
 from distgp.data.partition import Partition
-from distgp.experts import NearestExpert
+from distgp.experts import NearestExpert, Parameters
 from distgp.progress import Progress
 from distgp.training import NearestRows
 
@@ -39,7 +39,7 @@ EXPERT_MEMORY = 2**30
 """Bytes that the m × m matrices of all sparse experts may take together."""
 LARGEST_INDUCING = 1024
 """Inducing inputs at most, where the greedy rule chooses; conditioning costs m² per row."""
-TRAINING_INDUCING = (256, 512)
+TRAINING_INDUCING = (128, 256)
 """Inducing inputs at most in the two stages of training; they are chosen anew in between."""
 NEAREST_INDUCING = 256
 """Inducing inputs of the global part of nearest experts."""
@@ -206,7 +206,7 @@ def choose(
     rows: Rows,
     divisions: Divisions,
     seed: int,
-) -> tuple[Candidate, Choice]:
+) -> tuple[Candidate, Choice, list[Parameters]]:
     """Measure the candidates, and then the kernels of the best, on rows held out.
 
     Parameters
@@ -230,8 +230,12 @@ def choose(
     -------
     best : Candidate
     choice : Choice
+    learnt : list of Parameters
+        θ of each target that the best candidate learnt in its trial.
     """
     X, y, places = rows.X, rows.y, np.concatenate([test for _, test in divisions])
+
+    learnt: dict[str, list[Parameters]] = {}
 
     def predict(candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
         parts = []
@@ -241,6 +245,7 @@ def choose(
             copy.fit_columns(some.X, some.y, columns, **some.options)
             noise = None if rows.noise is None else rows.noise[test]
             parts.append(copy.predict(X[test], return_std=True, noise_variance=noise))
+            learnt[candidate.name] = [model.parameters for model in copy.models_]
         mean, std = zip(*parts, strict=True)
         return np.concatenate(mean), np.concatenate(std)
 
@@ -257,8 +262,10 @@ def choose(
             found = [*found, *measured_all(more, predict, y[places], progress)]
             tried = [*tried, *more]
         others = baselines(X, y, divisions, seed)
-    learnt, held_out = len(divisions[0][0]), len(np.unique(places))
-    return best_of(tried, found), Choice.of(estimator.validation, learnt, found, others, held_out)
+    used, held_out = len(divisions[0][0]), len(np.unique(places))
+    best = best_of(tried, found)
+    made = Choice.of(estimator.validation, used, found, others, held_out)
+    return best, made, learnt[best.name]
 
 
 def _for_trial(estimator: Any, candidate: Candidate, kernel: Any, seed: int) -> Any:

@@ -118,6 +118,7 @@ def learn(
     *,
     inducing: Inducing = "auto",
     search: bool = False,
+    learnt: bool = False,
     training_rows: int | None = None,
     priors: Mapping[str, Prior] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
@@ -137,6 +138,9 @@ def learn(
     search : bool, default=False
         Whether shorter lengthscales than those of `start` may be taken as a start, if they explain
         the rows better.
+    learnt : bool, default=False
+        Whether `start` has been learnt from a part of these rows, so that the first stages, which find
+        where to look, are left out.
     training_rows : int, optional
         The number of rows that training looks at; all by default.
     priors, bounds, fixed
@@ -151,7 +155,9 @@ def learn(
     TrainingResult
     """
     if isinstance(algorithm, NearestRows):
-        training_rows, algorithm = None, replace(algorithm, search=search and algorithm.search)
+        stages = 1 if learnt else algorithm.stages
+        training_rows = None
+        algorithm = replace(algorithm, search=search and algorithm.search, stages=stages)
     n = int(sample.sizes(shards).sum())
     share = 1.0 if training_rows is None else min(1.0, training_rows / n)
     rows = sample.sampled(shards, share, seed)
@@ -179,12 +185,12 @@ def learn(
         start = replace(start, inducing=_own_inducing(inducing, start, rows, seed))
         return train(algorithm, expert, start, rows, own=["inducing"], **options)
     options["fixed"] = [*options["fixed"], "inducing"]
-    once = isinstance(inducing, Tensor) or algorithm.n_iter < FEW_ROUNDS
+    once = isinstance(inducing, Tensor) or algorithm.n_iter < FEW_ROUNDS or learnt
     caps = TRAINING_INDUCING[-1:] if once else TRAINING_INDUCING
     results: list[TrainingResult] = []
     theta = start
     for stage, cap in enumerate(caps):
-        if stage:
+        if stage or learnt:
             theta = replace(theta, inducing=_chosen_inducing(inducing, theta, rows, seed, cap))
         part = _share_of_rounds(algorithm, stage, len(caps))
         results.append(train(part, expert, theta, rows, **options))

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from distgp import lapack, products
 
@@ -48,6 +50,8 @@ def cholesky(
         A, overwrite = _with_jitter(A, rounding), True
     if products.serves(A):
         return _with_least_jitter(A, *products.factorised(A), name)
+    if torch.is_grad_enabled() and A.requires_grad:
+        return Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
     if not lapack.serves(A, rows=A.shape[-1]):
         L, info = torch.linalg.cholesky_ex(A)
         return _with_least_jitter(A, L, info, name)
@@ -59,6 +63,52 @@ def cholesky(
         upper = L.triu(1)
         A = add_diagonal(upper + upper.mT, diagonal)
     return _with_least_jitter(A, L.tril_(), info, name)
+
+
+class Cholesky(torch.autograd.Function):
+    """The factor L of A, with the derivative by two solves with L.
+
+    With the incoming gradient G and Φ(M) the lower triangle of M, its diagonal halved, it is the
+    symmetric part of L⁻ᵀΦ(LᵀG)L⁻¹. Jitter counts as a constant.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, name: str) -> Tensor:
+        """Factorise."""
+        L = cholesky(A, name)
+        ctx.save_for_backward(L)
+        return L
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, G: Tensor
+    ) -> tuple[Tensor, None]:
+        """The formula above."""
+        (L,) = ctx.saved_tensors
+        inner = (L.mT @ G).tril_()
+        inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        half = solve_upper(L, inner)
+        full = solve_upper(L, half.mT)
+        return 0.5 * (full + full.mT), None
+
+
+def gram(V: Tensor) -> Tensor:
+    """VVᵀ for V (*batch, m, n): on a CPU only blocks on and below the diagonal are computed."""
+    m = V.shape[-2]
+    if V.is_cuda or m < 2 * GRAM_BLOCK:
+        return V @ V.mT
+    out = V.new_empty(*V.shape[:-2], m, m)
+    for start in range(0, m, GRAM_BLOCK):
+        stop = min(m, start + GRAM_BLOCK)
+        rows = V[..., start:stop, :] @ V[..., :stop, :].mT
+        out[..., start:stop, :stop] = rows
+        out[..., :start, start:stop] = rows[..., :start].mT
+    return out
+
+
+GRAM_BLOCK = 128
+"""Rows of such a block."""
 
 
 def _succeeded(L: Tensor, info: Tensor) -> bool:
@@ -92,8 +142,8 @@ def clear_cholesky(A: Tensor) -> Tensor | None:
 
 def solve_lower(L: Tensor, B: Tensor, overwrite: bool = False) -> Tensor:
     """L⁻¹B; with `overwrite`, perhaps in the place of B, which the caller then no longer has."""
-    if products.multiplies(L, B):
-        return products.solved(L, B)
+    if products.multiplies(L, B) and (V := products.solved(L, B)) is not None:
+        return V
     if not _worth_it(L, B):
         return torch.linalg.solve_triangular(L, B, upper=False)
     return _solved(L, B, False, overwrite)
@@ -111,7 +161,7 @@ def _worth_it(L: Tensor, B: Tensor) -> bool:
 
 
 def _solved(L: Tensor, B: Tensor, transposed: bool, overwrite: bool) -> Tensor:
-    batch = torch.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    batch = broadcast(L.shape[:-2], B.shape[:-2])
     B = B.expand(*batch, *B.shape[-2:])
     if not B.is_contiguous() and not B.mT.is_contiguous():
         B = B.contiguous()
@@ -202,9 +252,24 @@ def pivoted_cholesky(
     return torch.tensor(pivots, device=diagonal.device), left
 
 
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that tensors of these shapes have together.
+
+    PyTorch's own function loads half a second of code when it is called first.
+    """
+    found = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for place, size in enumerate(shape, len(found) - len(shape)):
+            if size != 1:
+                if found[place] not in (1, size):
+                    raise ValueError(f"shapes {', '.join(map(str, shapes))} do not fit together")
+                found[place] = size
+    return tuple(found)
+
+
 def add_diagonal(A: Tensor, values: Tensor) -> Tensor:
     """A + diag(values), where values broadcasts to the diagonal's shape (*batch, n)."""
-    shape = torch.broadcast_shapes(A.shape[:-1], values.shape)
+    shape = broadcast(A.shape[:-1], values.shape)
     out = A.expand(*shape, A.shape[-1]).clone()
     out.diagonal(dim1=-2, dim2=-1).add_(values)
     return out

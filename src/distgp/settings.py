@@ -78,7 +78,7 @@ class Settings(GPEstimator):
         """Measure the candidates on rows held out, and settle what was left to us."""
         if self._chosen_before():
             return
-        self.settled_, self.choice_ = {}, None
+        self.settled_, self.choice_, self._learnt = {}, None, []
         n = len(rows.X)
         if n < choice.LEAST_ROWS or not self._left_to_us():
             return
@@ -89,7 +89,9 @@ class Settings(GPEstimator):
         )
         kind, kernel = self._expert(n).name, self._kernel()
         columns = self._named_columns()
-        best, self.choice_ = auto.choose(self, kind, kernel, columns, rows, divisions, seed)
+        best, self.choice_, self._learnt = auto.choose(
+            self, kind, kernel, columns, rows, divisions, seed
+        )
         self.settled_ = dict(best.settings)
         if self.verbose:
             print(self.choice_, file=sys.stderr)
@@ -198,15 +200,28 @@ class Settings(GPEstimator):
         given = self._value("kernel")
         return auto.KERNELS_TRIED[0] if is_auto(given) else given
 
-    def _start(self, column: int, scale: Iterable[float], factor: bool) -> tuple[Parameters, bool]:
-        """Where training of a target starts, and whether shorter lengthscales may be tried."""
+    def _start(
+        self, column: int, scale: Iterable[float], factor: bool
+    ) -> tuple[Parameters, dict[str, bool]]:
+        """Where training of a target starts, and what `learn` is told of it.
+
+        That is where an earlier fit ended, with `warm_start`; or else where the trial of what was chosen
+        ended, which has seen nearly as much; or else what the kernel says, or shorter lengthscales.
+        """
         start = self._starting(scale, factor).parameters
-        if not self.warm_start or not hasattr(self, "models_"):
-            return start, not isinstance(self.kernel, Kernel)
-        before = self.models_[min(column, len(self.models_) - 1)].parameters.averaged()
-        old, new_ = before.kernel.parameters(), start.kernel.parameters()
-        same = {k: v.shape for k, v in old.items()} == {k: v.shape for k, v in new_.items()}
-        return (before.to(start.noise.device, start.noise.dtype), False) if same else (start, True)
+        told = {"search": not isinstance(self.kernel, Kernel), "learnt": False}
+        before: list[Parameters] = getattr(self, "_learnt", [])
+        if self.warm_start and hasattr(self, "models_"):
+            before = [model.parameters.averaged() for model in self.models_]
+            told = {"search": True, "learnt": False}
+        if not before:
+            return start, told
+        found = before[min(column, len(before) - 1)]
+        old, new_ = found.kernel.parameters(), start.kernel.parameters()
+        if {k: v.shape for k, v in old.items()} != {k: v.shape for k, v in new_.items()}:
+            return start, told
+        here = replace(found, inducing=None).to(start.noise.device, start.noise.dtype)
+        return here, {"search": False, "learnt": not self.warm_start}
 
     def _training_options(
         self, expert: Expert, scaling: Scaling, seed: int, factor: bool

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distgp import linalg
+
 
 @dataclass(frozen=True, eq=False)
 class Shard:
@@ -133,7 +135,7 @@ class Shard:
     def noise_of(self, noise: Tensor) -> Tensor:
         """The noise variance of every row, (*batch, n), given σ² (*batch,)."""
         factor = self.noise_factor
-        wide = noise[..., None].expand(*torch.broadcast_shapes(noise.shape, self.batch), self.n)
+        wide = noise[..., None].expand(*linalg.broadcast(noise.shape, self.batch), self.n)
         return wide if factor is None else wide * factor
 
     def of_copies(self, noise: Tensor) -> Tensor | float:

@@ -94,7 +94,7 @@ class Posterior(ABC):
 
     @property
     @abstractmethod
-    def batch(self) -> torch.Size:
+    def batch(self) -> tuple[int, ...]:
         """The leading batch dimensions: one entry per expert."""
 
     @abstractmethod

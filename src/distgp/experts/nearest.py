@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.experts.base import Expert, Means, Posterior, Prediction
 from distgp.experts.neighborhoods import (
@@ -109,7 +110,7 @@ class NearestPosterior(Posterior):
         return max(1, math.prod(self.batch))
 
     @property
-    def batch(self) -> torch.Size:
+    def batch(self) -> tuple[int, ...]:
         """One entry per expert."""
         return _batch(self.parameters, self.shard)
 
@@ -183,9 +184,9 @@ class NearestPosterior(Posterior):
         return weights.to(X.dtype) @ self.mean_chunk(X)
 
 
-def _batch(parameters: Parameters, shard: Shard) -> torch.Size:
+def _batch(parameters: Parameters, shard: Shard) -> tuple[int, ...]:
     """The batch dimensions of θ and shard together."""
-    return torch.broadcast_shapes(shard.batch, parameters.batch, parameters.inducing_batch)
+    return linalg.broadcast(shard.batch, parameters.batch, parameters.inducing_batch)
 
 
 def _each(parameters: Parameters, shard: Shard) -> list[tuple[Parameters, Shard]]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distgp import linalg
 from distgp.kernels.base import Kernel, TensorLike, check_positive, scalar
 
 
@@ -46,9 +47,9 @@ class Parameters:
         return Parameters(kernel, noise, None if inducing is None else _inputs(inducing, like))
 
     @property
-    def batch(self) -> torch.Size:
+    def batch(self) -> tuple[int, ...]:
         """The batch dimensions of kernel and noise: empty where the experts share them."""
-        return torch.broadcast_shapes(self.noise.shape, *self.kernel.batches().values())
+        return linalg.broadcast(self.noise.shape, *self.kernel.batches().values())
 
     @property
     def inducing_batch(self) -> torch.Size:

@@ -11,10 +11,10 @@ K_uf into nonsense: sparse experts compute in float64, chunk by chunk, whatever 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -115,7 +115,7 @@ class WhitenedSums(torch.autograd.Function):
     def forward(ctx: Any, Lu: Tensor, Kfu: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Solve, multiply; keep V."""
         V = linalg.solve_lower(Lu, Kfu.mT)
-        VV, Vy = V @ V.mT, (V @ y[..., None])[..., 0]
+        VV, Vy = linalg.gram(V), (V @ y[..., None])[..., 0]
         ctx.save_for_backward(Lu, V, y, VV, Vy)
         return VV, Vy
 
@@ -187,7 +187,7 @@ def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
 
 
 def gradient_by_rows(
-    parameters: Parameters, x: Tensor, rows: Shard, G: Tensor, g: Tensor, t: Tensor
+    unpack: Callable[[Tensor], Parameters], x: Tensor, rows: Shard, G: Tensor, g: Tensor, t: Tensor
 ) -> Tensor:
     """The gradient of ⟨G, AAᵀ⟩ + gᵀAy + t·trace in x by way of the rows' kernels.
 
@@ -195,8 +195,8 @@ def gradient_by_rows(
 
     Parameters
     ----------
-    parameters : Parameters
-        θ as a differentiable function of x, in float64, without batch dimensions.
+    unpack : callable
+        Makes θ of x, in float64, without batch dimensions.
     x : Tensor of shape (P,)
         What to differentiate in.
     rows : Shard
@@ -205,21 +205,23 @@ def gradient_by_rows(
         The coefficients of the sums.
     """
     with torch.no_grad():
+        parameters = unpack(x)
         Lu, noise = inducing_factor(parameters), parameters.noise
         both = torch.cat([(G + G.mT) / noise, g[:, None] / noise.sqrt()], -1)
         P, p = linalg.solve_upper(Lu, both).split([len(Lu), 1], -1)
-    total = torch.zeros_like(x)
-    for part in rows.chunks(chunk_rows(max(len(Lu), rows.d + 2), rows.X.device)):
-        chunk = _Chunk.of(parameters, part)
-        with torch.no_grad():
-            V = linalg.solve_lower(Lu, chunk.Kfu.mT)
-            in_K = (P @ V).addcmul_(p, chunk.y).mT
-            in_prior = (t / noise).expand_as(chunk.prior)
-        (found,) = torch.autograd.grad(
-            [chunk.Kfu, chunk.prior], x, [in_K, in_prior], retain_graph=True
-        )
-        total += found
-    return total
+
+    def part(some: Shard) -> Tensor:
+        point = x.detach().requires_grad_()
+        with torch.enable_grad():
+            chunk = _Chunk.of(unpack(point), some)
+        V = linalg.solve_lower(Lu, chunk.Kfu.detach().mT)
+        in_K = (P @ V).addcmul_(p, chunk.y).mT
+        in_prior = (t / noise).expand_as(chunk.prior)
+        return torch.autograd.grad([chunk.Kfu, chunk.prior], point, [in_K, in_prior])[0]
+
+    size = chunk_rows(max(len(Lu), rows.d + 2), rows.X.device)
+    with torch.no_grad():
+        return torch.stack([part(some) for some in rows.chunks(size)]).sum(0)
 
 
 def gradient_by_factor(
@@ -246,23 +248,29 @@ def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) 
     """
     total: SparseSums | None = None
     for piece in [rows] if isinstance(rows, Shard) else rows:
-        batch = torch.broadcast_shapes(Lu.shape[:-2], piece.batch)
+        batch = linalg.broadcast(Lu.shape[:-2], piece.batch)
         columns = max(Lu.shape[-1], piece.d + 2)
         size = chunk_rows(math.prod(batch) * columns, piece.X.device)
-        for chunk in piece.chunks(size):
-            part = _recomputed_sums(parameters, Lu, chunk, single=chunk.n == piece.n)
+        for part in _sums_of_parts(parameters, Lu, piece, size):
             total = part if total is None else total + part
     if total is None:
         raise ValueError("a shard needs at least one row, got none")
     return total
 
 
-def _recomputed_sums(parameters: Parameters, Lu: Tensor, chunk: Shard, single: bool) -> SparseSums:
-    if single or not torch.is_grad_enabled():
-        return chunk_sums(parameters, Lu, chunk)
-    part = checkpoint(chunk_sums, parameters, Lu, chunk, use_reentrant=False)
-    assert isinstance(part, SparseSums)
-    return part
+def _sums_of_parts(
+    parameters: Parameters, Lu: Tensor, rows: Shard, size: int
+) -> Iterable[SparseSums]:
+    """The sums of at most `size` rows at a time."""
+    if not torch.is_grad_enabled():
+        return (chunk_sums(parameters, Lu, part) for part in rows.chunks(size))
+    if rows.n <= size:
+        return [chunk_sums(parameters, Lu, rows)]
+    parts = (
+        checkpoint(chunk_sums, parameters, Lu, part, use_reentrant=False)
+        for part in rows.chunks(size)
+    )
+    return cast(Iterable[SparseSums], parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK = 2**17
-"""Entries of a matrix that are worked on at a time on a CPU: 1 MiB, which stays in the cache."""
+from distgp import linalg
+
+BLOCK = 2**18
+"""Entries of a matrix that are worked on at a time on a CPU: 2 MiB, which stays in the cache."""
 SMALL_SET = 256
 """Rows up to which the middle of a set in a batch is that of three of its rows."""
 
@@ -114,7 +116,7 @@ def kernel_of_distance(
     if A.ndim > 2 and B.ndim == 2:
         A = A.reshape(-1, A.shape[-1])
     elif A.ndim > 2:
-        batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        batch = linalg.broadcast(A.shape[:-2], B.shape[:-2])
         A, B = (P.expand(*batch, *P.shape[-2:]).reshape(-1, *P.shape[-2:]) for P in (A, B))
     if A.ndim == 2:
         A, B = A[None], B[None]

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from distgp import linalg
 from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
 from distgp.kernels.distance import squared_distance
 
@@ -108,8 +109,8 @@ class Periodic(Kernel):
 
     def diag(self, X: Tensor) -> Tensor:
         """Return ones."""
-        batch = (*torch.broadcast_shapes(self.lengthscale.shape, self.period.shape)[:-1], 1)
-        shape = torch.broadcast_shapes(X.shape[:-1], batch)
+        batch = (*linalg.broadcast(self.lengthscale.shape, self.period.shape)[:-1], 1)
+        shape = linalg.broadcast(X.shape[:-1], batch)
         return torch.ones(shape, dtype=X.dtype, device=X.device)
 
     def embedded(self, X: Tensor) -> Tensor:

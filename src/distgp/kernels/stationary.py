@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from distgp import linalg
 from distgp.kernels.base import (
     Kernel,
     ParameterError,
@@ -70,7 +71,7 @@ class Stationary(Kernel):
 
     def diag(self, X: Tensor) -> Tensor:
         """Return ones."""
-        batch = torch.broadcast_shapes(X.shape[:-1], (*self.lengthscale.shape[:-1], 1))
+        batch = linalg.broadcast(X.shape[:-1], (*self.lengthscale.shape[:-1], 1))
         return torch.ones(batch, dtype=X.dtype, device=X.device)
 
     def scaled(self, X: Tensor) -> Tensor:

@@ -63,11 +63,15 @@ class PooledBound(Algorithm):
             with torch.no_grad():
                 sums = _sums(objective.layout, rows, shared["x"])
             return Reply({name: getattr(sums, name) for name in (*SUMS, "yy", "n")}, {})
-        x = shared["x"].detach().requires_grad_()
-        theta, parts = widened(objective.layout.unpack(x)), (shared[name] for name in SUMS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)
-            return Reply({"gradient": gradient_by_rows(theta, x, rows, *parts)}, {})
+            gradient = gradient_by_rows(
+                lambda x: widened(objective.layout.unpack(x)),
+                shared["x"],
+                rows,
+                *(shared[name] for name in SUMS),
+            )
+        return Reply({"gradient": gradient}, {})
 
     def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
         """Minimise the bound of all rows."""

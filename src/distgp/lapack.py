@@ -20,7 +20,6 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -28,7 +27,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from distgp.threads import blas_threads
+from distgp.threads import at_once, blas_threads
 
 SMALLEST = 64
 """Matrices with fewer rows are left to PyTorch: calling LAPACK for each would take longer."""
@@ -36,6 +35,8 @@ DIVIDED = 768
 """Rows from which all threads work on one matrix."""
 BLOCK = 256
 """Rows of the blocks into which such a matrix is cut."""
+FEWEST_FLOPS = 5e7
+"""Multiplications and additions that are worth waking other threads for: one to two milliseconds."""
 FEWEST_COLUMNS = 8
 """Right-hand sides that a solve is worth a call for."""
 _WIDTH = 8
@@ -186,7 +187,7 @@ def factorise_(A: Tensor) -> Tensor:
     def one(i: int, share: _Share) -> None:
         flags[i] = _factorise(_blas(), _Matrix(matrices[i].data_ptr(), n), n, share)
 
-    _spread(one, len(matrices), n >= DIVIDED)
+    _spread(one, len(matrices), n**3 / 3, n >= DIVIDED)
     return info
 
 
@@ -227,7 +228,7 @@ def invert_(L: Tensor) -> None:
     def one(i: int, share: _Share) -> None:
         _invert(_blas(), _Matrix(matrices[i].data_ptr(), n), n, share)
 
-    _spread(one, len(matrices), n >= DIVIDED)
+    _spread(one, len(matrices), n**3 / 1.5, n >= DIVIDED)
 
 
 def _invert(blas: _Blas, U: _Matrix, n: int, share: _Share) -> None:
@@ -311,7 +312,7 @@ def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
 
         share(some, _cut(0, k, max(FEWEST_COLUMNS, -(-k // (2 * torch.get_num_threads())))))
 
-    _spread(one, len(at), n * n * k >= DIVIDED**3 // 8)
+    _spread(one, len(at), n * n * k, n * n * k >= FEWEST_FLOPS)
 
 
 def _cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -328,23 +329,15 @@ def _in_turn(work: Callable[[tuple[int, int]], None], parts: list[tuple[int, int
         work(part)
 
 
-def _spread(one: Callable[[int, _Share], None], count: int, divided: bool) -> None:
+def _spread(one: Callable[[int, _Share], None], count: int, flops: float, divided: bool) -> None:
     """Let every thread work on matrices of its own, or all together on pieces of large ones."""
     threads = torch.get_num_threads()
     with blas_threads(1):
-        if threads == 1 or (count == 1 and not divided):
+        if threads == 1 or flops * count < FEWEST_FLOPS or (count == 1 and not divided):
             for i in range(count):
                 one(i, _in_turn)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-
-            def together(
-                work: Callable[[tuple[int, int]], None], parts: list[tuple[int, int]]
-            ) -> None:
-                list(pool.map(work, parts))
-
-            if count < 2 * threads:
-                for i in range(count):
-                    one(i, together)
-            else:
-                list(pool.map(lambda i: one(i, _in_turn), range(count)))
+        elif count < 2 * threads and divided:
+            for i in range(count):
+                one(i, at_once)
+        else:
+            at_once(lambda i: one(i, _in_turn), range(count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,14 +84,28 @@ def on_threads(function: Callable[[Any], Result], items: Sequence[Any]) -> list[
         return [function(item) for item in items]
 
     def call(item: Any) -> Result:
+        torch.set_num_threads(1)
         with torch.set_grad_enabled(gradients):
             return function(item)
 
     try:
-        with (
-            blas_threads(1),
-            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-        ):
-            return list(pool.map(call, items))
+        with blas_threads(1):
+            return list(_pool(threads).map(call, items))
     finally:
         torch.set_num_threads(threads)
+
+
+def at_once(function: Callable[[Any], None], items: Sequence[Any]) -> None:
+    """Call a function that does not use PyTorch on items, on as many threads as PyTorch has."""
+    for _ in _pool(torch.get_num_threads()).map(function, items):
+        pass
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that wait for work; they are started once, since that takes as long as some of it."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="distgp")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

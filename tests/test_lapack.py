@@ -85,3 +85,11 @@ def test_threads_of_the_library_are_put_back_even_when_users_overlap():
     assert {library.get_num_threads() for library in libraries} == {1}
     second.__exit__(None, None, None)
     assert [library.get_num_threads() for library in libraries] == before
+
+
+def test_a_gram_matrix_is_taken_off_below_the_diagonal():
+    S, V = spd(70, 3), torch.randn(3, 70, 40, dtype=FLOAT)
+    found = S.clone()
+    lapack.subtract_gram_(found, V)
+    close(found.tril(), (S - V @ V.mT).tril(), rtol=1e-11, atol=1e-11)
+    assert torch.equal(found.triu(1), S.triu(1))

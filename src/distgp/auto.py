@@ -146,14 +146,14 @@ def candidates(n: int) -> list[Candidate]:
         "n_inducing": OWN_INDUCING,
     }
     found = [
-        Candidate("independent experts, opt-local", own, {"n_iter": 60}, TRIAL_ROWS),
+        Candidate("independent experts, opt-local", own, {"n_iter": 40}, TRIAL_ROWS),
     ]
     if n <= EXACT_ALONE:
         return [Candidate("exact GP", {"expert": "exact", "n_experts": 1}, {"n_iter": 60}), *found]
     return [
         Candidate("nearest rows", {"expert": "nearest"}, {"training": QUICK, "n_inducing": 0}),
         Candidate(
-            "sparse, pooled", {"expert": "sparse"}, {"n_inducing": 256, "n_iter": 40}, TRIAL_ROWS
+            "sparse, pooled", {"expert": "sparse"}, {"n_inducing": 256, "n_iter": 30}, TRIAL_ROWS
         ),
         *found,
     ]

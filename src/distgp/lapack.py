@@ -276,6 +276,30 @@ def _invert(blas: _Blas, U: _Matrix, n: int, share: _Share) -> None:
     share(product, parts)
 
 
+def subtract_gram_(S: Tensor, V: Tensor) -> None:
+    """Take VVᵀ off the lower triangle of S; what is above it stays.
+
+    Parameters
+    ----------
+    S : Tensor of shape (*batch, k, k)
+        Symmetric matrices, contiguous.
+    V : Tensor of shape (*batch, k, m)
+        Contiguous.
+    """
+    assert S.is_contiguous() and V.is_contiguous()
+    (k, m), blas = V.shape[-2:], _blas()
+    matrices, others, lead, of_V = S.view(-1, k, k), V.view(-1, k, m), _int(k), _int(m)
+    start, begin = S.data_ptr(), V.data_ptr()
+
+    def one(i: int, share: _Share) -> None:
+        del share
+        mine, other = start + i * k * k * _WIDTH, begin + i * k * m * _WIDTH
+        blas.square(_TURN, k, m, -1.0, other, of_V, 1.0, mine, lead)
+
+    assert len(matrices) == len(others)
+    _spread(one, len(matrices), k * k * m, divided=False)
+
+
 def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
     """Put L⁻¹B, or L⁻ᵀB, in place of B.
 

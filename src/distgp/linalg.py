@@ -107,6 +107,18 @@ def gram(V: Tensor) -> Tensor:
     return out
 
 
+def minus_gram(S: Tensor, V: Tensor) -> Tensor:
+    """S − VVᵀ, perhaps in place of S, and perhaps right on and below the diagonal alone.
+
+    For S (*batch, k, k) that the caller has no other use for, and V (*batch, k, m).
+    """
+    fit = S.is_contiguous() and V.is_contiguous() and S.shape[:-1] == V.shape[:-1]
+    if not fit or not lapack.serves(S, V, rows=S.shape[-1]):
+        return S - V @ V.mT
+    lapack.subtract_gram_(S, V)
+    return S
+
+
 GRAM_BLOCK = 128
 """Rows of such a block."""
 

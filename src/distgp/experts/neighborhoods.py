@@ -88,11 +88,12 @@ def residual_matrix(
 ) -> Tensor:
     """S = r(X, X) + σ²I for batches of rows X (B, q, d); where not `real`, rows of the identity.
 
+    What is above the diagonal may be wrong: who factorises does not look there.
     With a `factor` (B, q) the noise variance of each row is σ² times that.
     """
     S = parameters.kernel(X)
     if V is not None:
-        S = S - V @ V.mT
+        S = linalg.minus_gram(S, V)
     noise = parameters.noise[..., None].expand(S.shape[:-1])
     if factor is not None:
         noise = noise * factor

@@ -53,7 +53,7 @@ studies-quick: $(STAMP) ## Every experiment of the paper in small; writes build/
 	$(BIN)/python -m experiments all --quick --output build/studies-quick
 
 bench: $(STAMP) ## Run every benchmark, the studies in their quick form
-	@for script in objective precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick" "sparsegrid --quick"; do \
+	@for script in limits precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick" "sparsegrid --quick"; do \
 	  set -- $$script; echo "== $$script"; $(BIN)/python benchmarks/$$1.py $$2 || exit 1; done
 
 format: $(STAMP) ## Rewrite the sources in the project's style

@@ -52,8 +52,10 @@ studies-quick: $(STAMP) ## Every experiment of the paper in small; writes build/
 	rm -rf build/studies-quick
 	$(BIN)/python -m experiments all --quick --output build/studies-quick
 
-bench: $(STAMP) ## Run every benchmark, the studies in their quick form
-	@for script in limits precision streaming "aggregation --quick" "training --quick" "estimator --quick" "engines --quick" "sparsegrid --quick"; do \
+bench: $(STAMP) ## Run the benchmarks: beside peers, near the limit, whole jobs; then the others in small
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@for script in peers limits "growth --largest=100000" "jobs --limit=60" precision streaming "aggregation --quick" "training --quick" \
+	  "estimator --quick" "engines --quick" "sparsegrid --quick"; do \
 	  set -- $$script; echo "== $$script"; $(BIN)/python benchmarks/$$1.py $$2 || exit 1; done
 
 format: $(STAMP) ## Rewrite the sources in the project's style

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -203,7 +205,7 @@ def svgp(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """GPyTorch's SVGP with minibatches of 1,024 for so many seconds; None where it is missing."""
     try:
-        import gpytorch  # pyright: ignore[reportMissingImports]
+        gpytorch: Any = importlib.import_module("gpytorch")
     except ImportError:
         return None
     torch.manual_seed(0)

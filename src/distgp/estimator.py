@@ -22,7 +22,7 @@ from torch import Tensor
 from distgp import metrics, persistence
 from distgp.data import frames
 from distgp.data.encoding import Columns
-from distgp.engines import Engine, LocalEngine
+from distgp.engines import DevicesEngine, Engine, LocalEngine
 from distgp.experts import Parameters
 from distgp.kernels import KERNELS, InputLayout, Kernel, Stationary, in_data_units, parse
 from distgp.summary import Summary, feature_relevance, summary
@@ -373,14 +373,16 @@ def an_engine(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be 'local', 'ray' or an Engine object, got {value!r}")
 
 
-def opened(engine: str | Engine) -> Engine:
-    """The engine, started if it was given by name."""
+def opened(engine: str | Engine, device: Any = "cpu") -> Engine:
+    """The engine, started if it was given by name; "local" with several GPUs has one worker on each."""
     if isinstance(engine, Engine):
         return engine
     if engine == "ray":
         from distgp.engines.ray import shared_engine
 
         return shared_engine()
+    if str(device) == "cuda" and torch.cuda.device_count() > 1:
+        return DevicesEngine()
     return LocalEngine()
 
 

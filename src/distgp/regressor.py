@@ -483,7 +483,7 @@ class DistributedGPRegressor(Predictor):
             Scaling.of(X, column, self.normalize, linear, rows.weight, blocks)
             for column in targets.T
         ]
-        engine = opened(self.engine)
+        engine = opened(self.engine, self.device)
         n_experts = self._value("n_experts") if is_auto(n_experts) else n_experts
         M = self._number_of_experts(n_experts, n, expert, engine.workers)
         columns = zip(scalings, targets.T, strict=True)
@@ -596,7 +596,7 @@ class DistributedGPRegressor(Predictor):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} needs the rows in this process: call fit instead")
         data = parquet.ParquetRows.open(path)
-        seed, engine = seed_of(self.random_state), opened(self.engine)
+        seed, engine = seed_of(self.random_state), opened(self.engine, self.device)
         again = self._chosen_before()
         if not again:
             self.settled_, self.choice_ = {}, None

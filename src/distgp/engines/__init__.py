@@ -3,9 +3,18 @@
 from typing import Any
 
 from distgp.engines.base import Engine, EngineError, Placement, Traffic
+from distgp.engines.devices import DevicesEngine
 from distgp.engines.local import LocalEngine, LocalPlacement
 
-__all__ = ["Engine", "EngineError", "LocalEngine", "LocalPlacement", "Placement", "Traffic"]
+__all__ = [
+    "DevicesEngine",
+    "Engine",
+    "EngineError",
+    "LocalEngine",
+    "LocalPlacement",
+    "Placement",
+    "Traffic",
+]
 
 
 def __getattr__(name: str) -> Any:

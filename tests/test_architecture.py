@@ -18,7 +18,7 @@ FACTORISATIONS = {
 
 def test_only_linalg_factorises():
     for path in SOURCE.rglob("*.py"):
-        if path.name == "linalg.py":
+        if path.parent.name == "linalg":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):

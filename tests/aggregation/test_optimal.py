@@ -19,6 +19,8 @@ from distgp.aggregation import (
     WeightsWarning,
     optimal,
 )
+from distgp.aggregation.basis import Basis
+from distgp.aggregation.gram import projected_equations
 from distgp.data import RandomPartition, Shard, split
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import RBF, Scale
@@ -241,3 +243,25 @@ def test_the_printed_weights_fail_as_the_number_of_experts_grows():
         for a in (PoE(), Opt(), OptPrinted())
     }
     assert error["opt"] < error["poe"] < error["opt-printed"]
+
+
+def test_projections_on_all_rows_are_the_means_themselves():
+    ensemble, data = build("exact", 4)
+    whole = Opt().equations(ensemble)
+    basis = Basis.of(ensemble.parameters, data.X)
+    found = projected_equations(ensemble, basis)
+    close(found.G, whole.G, rtol=1e-5, atol=1e-6 * float(whole.G.abs().max()))
+    close(found.b, whole.b, rtol=1e-5, atol=1e-6 * float(whole.b.abs().max()))
+
+
+def test_a_few_central_inputs_give_nearly_the_best_weights_of_smooth_means():
+    ensemble, data = build("exact", 4)
+    exact, cheap = Opt().combine(ensemble), Opt(n_basis=50).combine(ensemble)
+    full = ExactExpert().condition(ensemble.parameters, data).mean(X)
+    best = (exact.mean(ensemble, X) - full).norm()
+    assert (cheap.mean(ensemble, X) - full).norm() < 1.05 * best
+
+
+def test_two_ways_to_find_the_weights_are_one_too_many():
+    with pytest.raises(ValueError, match="give one of them"):
+        Opt(n_eval=10, n_basis=10)

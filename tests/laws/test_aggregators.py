@@ -82,6 +82,7 @@ OPTIONS: dict[str, list[Aggregator]] = {
         Opt(variance="nested"),
         Opt(ridge=0.1),
         Opt(n_eval=30),
+        Opt(n_basis=40, ridge=0.1),
     ],
     "opt-printed": [OptPrinted(), OptPrinted(lam=1.0, variance="weighted")],
     "opt-local": [OptLocal(), OptLocal(ridge=0.0, n_eval=30)],
@@ -99,7 +100,9 @@ def serves(aggregator: Aggregator, kind: str) -> bool:
         return False
     if kind not in COMMON:
         return isinstance(aggregator, MarginalAggregator | OptLocal) or (
-            isinstance(aggregator, Opt) and aggregator.variance in ("own", "weighted")
+            isinstance(aggregator, Opt)
+            and aggregator.variance in ("own", "weighted")
+            and aggregator.n_basis is None
         )
     return kind == "shared Z" or aggregator.name != "pooled"
 

@@ -20,6 +20,7 @@ from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.data.shard import Shard
 from distgp.experts import ExactPosterior, Posterior, SparsePosterior
 from distgp.experts.base import Means, chunk_rows
+from distgp.experts.sparse import row_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,11 +169,39 @@ def shared_equations(ensemble: Ensemble) -> NormalEquations:
 
     With μ_i(x) = v(x)ᵀw_i: G_ij = σ² w_iᵀ(I + ΣAAᵀ)w_j and b_i = σ w_iᵀ ΣAy.
     """
-    parts = ensemble.map(_weights_and_sums)
+    return _equations_on_basis(ensemble, ensemble.map(_weights_and_sums))
+
+
+def projected_equations(ensemble: Ensemble, basis: Basis) -> NormalEquations:
+    """The normal equations of the means' projections on central functions: no n² kernel values.
+
+    With μ_i(x) = Σ_p k(x, p)c_p the projection in the RKHS is v_c(x)ᵀw_i with w_i = Σ_p v_c(p)c_p; for
+    these functions the equations are those of sparse experts that share the central inputs.
+    """
+    return _equations_on_basis(ensemble, ensemble.map(_projections_and_sums, basis))
+
+
+def _equations_on_basis(
+    ensemble: Ensemble, parts: list[tuple[Tensor, Tensor, Tensor]]
+) -> NormalEquations:
+    """From every worker's w_i, ΣAAᵀ and ΣAy on one basis."""
     W, noise = torch.cat([part[0] for part in parts]), ensemble.noise().to(WIDE)
     AAt, Ay = sum_of([part[1] for part in parts]), sum_of([part[2] for part in parts])
     G = noise * W @ linalg.add_diagonal(AAt, AAt.new_ones(())) @ W.mT
     return NormalEquations(0.5 * (G + G.mT), noise.sqrt() * W @ Ay)
+
+
+def _projections_and_sums(posterior: Posterior, basis: Basis) -> tuple[Tensor, Tensor, Tensor]:
+    """w_i of a worker's experts, and AAᵀ and Ay of its rows, on the central functions."""
+    points, coefficients = posterior.representer()
+    flat, c = points.reshape(-1, points.shape[-1]), coefficients.reshape(-1).to(WIDE)
+    owner = torch.arange(posterior.count, device=c.device).repeat_interleave(points.shape[-2])
+    W = c.new_zeros(posterior.count, basis.size)
+    size = chunk_rows(basis.size, flat.device)
+    for part in (slice(start, start + size) for start in range(0, len(flat), size)):
+        W.index_add_(0, owner[part], (basis.at(flat[part]) * c[part]).mT)
+    sums = row_sums(basis.parameters, basis.L, posterior.rows_held().flatten().without_padding())
+    return W, sums.AAt, sums.Ay
 
 
 def _weights_and_sums(posterior: Posterior) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -87,6 +88,9 @@ class Shape(ABC):
     proportional: ClassVar[float | None] = None
     """The derivative in units of the function itself, where that is a number: it is not stored then."""
 
+    formula: ClassVar[str | None] = None
+    """The function in C++, of a number s = r², for a GPU that does it in one pass."""
+
     @abstractmethod
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
         """Replace r² by the function of it; put the derivative in r² into `slope`, if there is one."""
@@ -156,6 +160,10 @@ def _evaluated(
 ) -> tuple[Tensor, Tensor | None]:
     """The kernel and its derivative in r²: block after block, in place, while it is in the cache."""
     left, right = _augmented(A, B)
+    fused = None if with_slope or not A.is_cuda or shape.formula is None else _fused(shape.formula)
+    if fused is not None:
+        square = (left @ right.mT).to(dtype)
+        return fused(square, square.new_ones(()) if variance is None else variance), None
     K = torch.empty(len(A), A.shape[-2], B.shape[-2], dtype=dtype, device=A.device)
     slope = torch.empty_like(K) if with_slope and shape.proportional is None else None
     for some, rows in _blocks(K):
@@ -172,6 +180,20 @@ def _evaluated(
             if steep is not None:
                 steep.mul_(variance)
     return K, slope
+
+
+@cache
+def _fused(formula: str) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """variance · formula, clamped, in one pass on a GPU; None where this PyTorch cannot.
+
+    PyTorch compiles it by the compiler that it brings; it calls this interface a trial.
+    """
+    try:
+        from torch.cuda.jiterator import _create_jit_fn
+    except ImportError:
+        return None
+    text = f"template <typename T> T shape(T s, T v) {{ s = s > T(0) ? s : T(0); return v * ({formula}); }}"
+    return _create_jit_fn(text)
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:

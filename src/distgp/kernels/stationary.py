@@ -161,6 +161,7 @@ class RBF(FixedShape):
     """
 
     proportional: ClassVar[float | None] = -0.5
+    formula: ClassVar[str | None] = "exp(T(-0.5) * s)"
 
     def shape(self, square: Tensor) -> Tensor:
         """Compute exp(−r² / 2)."""
@@ -192,6 +193,8 @@ class Matern12(FixedShape):
     >>> Matern12(0.5, active_dims=[2])  # looks at the third column alone
     Matern12(lengthscale=[0.5], active_dims=(2,))
     """
+
+    formula: ClassVar[str | None] = "exp(-sqrt(s))"
 
     def shape(self, square: Tensor) -> Tensor:
         """Compute exp(−r)."""
@@ -230,6 +233,8 @@ class Matern32(FixedShape):
     Matern32(lengthscale=[0.5, 2.0])
     """
 
+    formula: ClassVar[str | None] = "(T(1) + sqrt(T(3) * s)) * exp(-sqrt(T(3) * s))"
+
     def shape(self, square: Tensor) -> Tensor:
         """Compute (1 + t) exp(−t) with t = √3 r."""
         t = math.sqrt(3.0) * safe_sqrt(square)
@@ -263,6 +268,10 @@ class Matern52(FixedShape):
     >>> from distgp import DistributedGPRegressor, Matern52
     >>> gp = DistributedGPRegressor(kernel=2.0 * Matern52([0.5, 2.0]))
     """
+
+    formula: ClassVar[str | None] = (
+        "(T(1) + sqrt(T(5) * s) + T(5.0 / 3.0) * s) * exp(-sqrt(T(5) * s))"
+    )
 
     def shape(self, square: Tensor) -> Tensor:
         """Compute (1 + t + t²/3) exp(−t) with t = √5 r."""

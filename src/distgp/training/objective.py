@@ -11,14 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from distgp import lapack
 from distgp.data.shard import Shard
 from distgp.data.source import placed
 from distgp.engines import Placement
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import chunk_rows
 from distgp.kernels import ParameterError
-from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.linalg import JitterWarning, NotPositiveDefiniteError, lapack
 from distgp.threads import on_threads
 from distgp.training.layout import Layout, by_path
 from distgp.training.priors import Prior, log_prior

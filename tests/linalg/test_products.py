@@ -4,7 +4,8 @@ import pytest
 import torch
 from helpers import close, inputs
 
-from distgp import RBF, products
+from distgp import RBF
+from distgp.linalg import products
 
 
 def spd(n: int, *batch: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Dense linear algebra: the only module that factorises. Everything is batched.
+"""Dense linear algebra: the only package that factorises. Everything is batched.
 
 Jitter policy, for all of distgp: a matrix is factorised as it is; only where that fails is a
 multiple of the identity added, relative to the mean of the matrix's diagonal, starting at 10·ε and
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from distgp import lapack, products
+from distgp.linalg import lapack, products
 
 SILENT_JITTER = 1e-8
 LARGEST_JITTER = {torch.float64: 1e-5, torch.float32: 1e-2}

@@ -3,7 +3,7 @@
     python benchmarks/gpu.py            on a machine with a GPU; writes benchmarks/results/gpu.csv
     python benchmarks/gpu.py --page     writes the table into docs/speed.md
 
-Sums: AAᵀ, Ay, yᵀy and Σk(x, x), d = 8, m = 128, as conditioning a sparse expert takes them, of 10⁹ rows: the
+Sums: AAᵀ, Ay, yᵀy and Σk(x, x), d = 8, m = 128, as a sparse expert is conditioned, of 10⁹ rows: the
 time of 2²³ rows on the GPU, scaled up; beside it the matrix products alone, of the same sizes, and
 how far AAᵀ is from sums whose V is found by a triangular solve. FACT: objective and gradient of 1,000
 exact experts of 1,000 rows, d = 8. Weights: `combine` of these experts by opt, by opt from projections of

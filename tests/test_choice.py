@@ -221,3 +221,26 @@ def test_rows_that_stay_with_the_workers_are_chosen_for_by_a_sample(tmp_path):
     )
     with pytest.raises(ValueError, match="call fit instead"):
         DistributedGPRegressor(validation="groups").fit_parquet(str(path), "y")
+
+
+@pytest.mark.parametrize("n", [400, 1700])
+def test_training_starts_where_the_trial_of_the_best_ended(n, monkeypatch):
+    X, y = smooth(n)
+    told = []
+    learn = distgp.fit.learn
+
+    def noted(shards, expert, start, algorithm, **options):
+        told.append((options["learnt"], start))
+        return learn(shards, expert, start, algorithm, **options)
+
+    monkeypatch.setattr(distgp.fit, "learn", noted)
+    gp = DistributedGPRegressor(random_state=0).fit(X, y)
+    (*trials, last), plain = told, DistributedGPRegressor(random_state=0, **gp.settled_)
+    assert not any(learnt for learnt, _ in trials), "trials start from nothing"
+    independent = "independent" in gp.choice_.best.name
+    assert last[0] != independent and last[1].inducing is None
+    # The same as without a choice, to what training can tell apart.
+    plain.fit(X, y)
+    for a, b in zip(gp.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, atol=0.05)
+    assert independent or len(gp.training_.history) < len(plain.training_.history)

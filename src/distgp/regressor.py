@@ -599,7 +599,7 @@ class DistributedGPRegressor(Predictor):
         seed, engine = seed_of(self.random_state), opened(self.engine, self.device)
         again = self._chosen_before()
         if not again:
-            self.settled_, self.choice_ = {}, None
+            self.settled_, self.choice_, self._learnt = {}, None, []
         if self._left_to_us() and not again:
             few = min(engine.workers, data.n)
             stretches, columns = parquet.place(engine, data, few, target, **options)

@@ -1,0 +1,124 @@
+"""Ten million rows of Parquet, from files to a fitted model, on two Ray workers.
+
+    python benchmarks/parquet_rows.py [--rows 10000000] [--engine local]
+    python benchmarks/parquet_rows.py --page         writes the table into docs/engines.md
+
+Eight columns and a target in 40 files, written first. `fit_parquet` with expert="sparse"; each worker
+reads its own files. Seconds of reading and encoding, of finding means and scales and standardising, of
+training (10,000 rows of a sample), of choosing inducing inputs and conditioning on all rows, and in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tempfile
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _measure import processor, table_in_page, write_csv
+
+import distgp
+from distgp import fit
+from distgp.aggregation import Ensemble
+from distgp.data import parquet
+
+RESULTS = Path(__file__).parent / "results" / "parquet.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
+FILES, COLUMNS = 40, 8
+STEPS = ("read", "standardise", "train", "condition")
+
+
+def write(folder: Path, rows: int) -> None:
+    """A smooth function of eight columns with noise, in files."""
+    for i in range(FILES):
+        rng = np.random.default_rng(i)
+        X = rng.uniform(size=(rows // FILES, COLUMNS))
+        y = (
+            np.sin(6 * X[:, 0])
+            + X[:, 1] * X[:, 2]
+            + np.cos(4 * X[:, 3])
+            + 0.1 * rng.normal(size=len(X))
+        )
+        names = {f"x{j}": X[:, j] for j in range(COLUMNS)}
+        pq.write_table(pa.table(names | {"y": y}), folder / f"part-{i:03d}.parquet")
+
+
+def noted(times: dict[str, float], step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which adds its seconds to those of a step."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            times[step] += time.perf_counter() - begin
+
+    return call
+
+
+def measured(rows: int, engine: str) -> dict[str, object]:
+    times = dict.fromkeys(STEPS, 0.0)
+    parquet.read = noted(times, "read", parquet.read)
+    parquet.scaling_of = noted(times, "standardise", parquet.scaling_of)
+    parquet.standardise = noted(times, "standardise", parquet.standardise)
+    fit.learn = noted(times, "train", fit.learn)
+    Ensemble.condition = staticmethod(noted(times, "condition", Ensemble.condition))
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), rows)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        if engine == "ray":
+            from distgp.engines.ray import RayEngine
+
+            opened: Any = RayEngine(workers=2)
+        else:
+            opened = engine
+        gp = distgp.DistributedGPRegressor(expert="sparse", engine=opened, random_state=0)
+        begin = time.perf_counter()
+        gp.fit_parquet(folder, target="y")
+        whole = time.perf_counter() - begin
+        if engine == "ray":
+            opened.close()
+    return {"rows": rows, "gib": size / 2**30, "engine": engine, **times, "all": whole}
+
+
+def page() -> None:
+    with RESULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = [
+        f"{rows[0]['machine']}.",
+        "",
+        "| rows | files, GiB | engine | read | standardise | train | condition | in all, s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cells = " | ".join(f"{float(row[name]):.1f}" for name in (*STEPS, "all"))
+        lines.append(
+            f"| {int(row['rows']):,} | {float(row['gib']):.2f} | {row['engine']} | {cells} |"
+        )
+    table_in_page(PAGE, "parquet", lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Ten million rows of Parquet to a fitted model")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--engine", default="ray", choices=("ray", "local"))
+    parser.add_argument("--page", action="store_true", help="write the table and measure nothing")
+    options = parser.parse_args()
+    if options.page:
+        page()
+        return
+    row = measured(options.rows, options.engine) | {"machine": processor()}
+    print(row)
+    write_csv([row], RESULTS, "cpu")
+
+
+if __name__ == "__main__":
+    main()

@@ -65,7 +65,7 @@ def noted(times: dict[str, float], step: str, function: Callable[..., Any]) -> C
 
 
 def measured(rows: int, engine: str) -> dict[str, object]:
-    times = dict.fromkeys(STEPS, 0.0)
+    times: dict[str, float] = dict.fromkeys(STEPS, 0.0)
     parquet.read = noted(times, "read", parquet.read)
     parquet.scaling_of = noted(times, "standardise", parquet.scaling_of)
     parquet.standardise = noted(times, "standardise", parquet.standardise)

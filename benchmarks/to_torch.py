@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +65,8 @@ def differences(kernel: Kernel, noise: float, Z: np.ndarray) -> list[float]:
     ).fit(X, y)
     rng = np.random.default_rng(1)
     points = np.concatenate([rng.uniform(-2, 2, (200, 2)), rng.uniform(-20, 20, (200, 2))])
-    module, at = gp.to_torch(), torch.as_tensor(points)
+    module: Any = gp.to_torch()
+    at = torch.as_tensor(points)
     mean, std = gp.predict(points, return_std=True)
     _, latent = gp.predict(points, return_std=True, latent=True)
     found = [*module(at)]

@@ -139,8 +139,8 @@ def learn(
         Whether shorter lengthscales than those of `start` may be taken as a start, if they explain
         the rows better.
     learnt : bool, default=False
-        Whether `start` has been learnt from a part of these rows, so that the first stages, which find
-        where to look, are left out.
+        Whether `start` has been learnt from a part of these rows, so that the first stage of sparse
+        experts, which finds where to look, is left out.
     training_rows : int, optional
         The number of rows that training looks at; all by default.
     priors, bounds, fixed
@@ -155,9 +155,7 @@ def learn(
     TrainingResult
     """
     if isinstance(algorithm, NearestRows):
-        stages = 1 if learnt else algorithm.stages
-        training_rows = None
-        algorithm = replace(algorithm, search=search and algorithm.search, stages=stages)
+        training_rows, algorithm = None, replace(algorithm, search=search and algorithm.search)
     n = int(sample.sizes(shards).sum())
     share = 1.0 if training_rows is None else min(1.0, training_rows / n)
     rows = sample.sampled(shards, share, seed)

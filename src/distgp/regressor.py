@@ -643,7 +643,7 @@ class DistributedGPRegressor(Predictor):
             one = shards.derive(Shard.target, column)
             if factor:
                 one = one.derive(_noise_in_units, scaling.y_scale**2)
-            start, told = self._start(column, scaling.x_scale, factor)
+            start, told = self._start(column, scaling.x_scale, factor, expert)
             options = self._training_options(expert, scaling, seed, factor) | told
             models.append(
                 fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)

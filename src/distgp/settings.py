@@ -201,16 +201,18 @@ class Settings(GPEstimator):
         return auto.KERNELS_TRIED[0] if is_auto(given) else given
 
     def _start(
-        self, column: int, scale: Iterable[float], factor: bool
+        self, column: int, scale: Iterable[float], factor: bool, expert: Expert
     ) -> tuple[Parameters, dict[str, bool]]:
         """Where training of a target starts, and what `learn` is told of it.
 
         That is where an earlier fit ended, with `warm_start`; or else where the trial of what was chosen
         ended, which has seen nearly as much; or else what the kernel says, or shorter lengthscales.
+        The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
         """
         start = self._starting(scale, factor).parameters
         told = {"search": not isinstance(self.kernel, Kernel), "learnt": False}
-        before: list[Parameters] = getattr(self, "_learnt", [])
+        nearest = isinstance(expert, NearestExpert)
+        before: list[Parameters] = [] if nearest else getattr(self, "_learnt", [])
         if self.warm_start and hasattr(self, "models_"):
             before = [model.parameters.averaged() for model in self.models_]
             told = {"search": True, "learnt": False}

@@ -3,7 +3,8 @@
 With all of expert, aggregation, training, and the numbers of experts and inducing inputs left at
 "auto", rows are held out, the candidates below are tried, and the best is fitted to all rows. Trials
 are cheap: they learn from few rows, but for nearest rows, whose neighbours must be as near as they
-will be; and training of the best starts where its trial ended. Where something is given, rules by the number of rows decide the rest.
+will be; and training of the best starts where its trial ended. Where something is given, rules by the
+number of rows decide the rest.
 
 `benchmarks/estimator.py` measures the costs behind the rules on two CPU cores. Training exact experts of
 s rows costs about s²n per round. On a smooth function small shards lose nothing and are cheap; on a

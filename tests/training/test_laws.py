@@ -267,6 +267,25 @@ def test_pooled_training_is_central_training_of_the_sparse_gp():
     assert all(b <= a for a, b in itertools.pairwise(values))
 
 
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        ["inducing"],
+        ["noise"],
+        ["inducing", "variance"],
+        ["inducing", "lengthscale", "variance"],
+        ["inducing", "lengthscale", "noise"],
+    ],
+    ids=" ".join,
+)
+def test_the_gradient_of_pooled_training_is_the_central_one_whatever_is_fixed(fixed):
+    start = theta("sparse", 4)
+    pooled = train(PooledBound(n_iter=2), SparseExpert(), start, shards(3), fixed=fixed)
+    central = train(Fact(n_iter=1), SparseExpert(), start, [DATA], fixed=fixed)
+    norm = pooled.history[1].gradient_norm
+    assert norm == pytest.approx(central.history[0].gradient_norm, rel=1e-7)
+
+
 def test_pooled_training_with_priors_and_refused_experts():
     priors = {"noise": LogNormal(0.5, 0.1)}
     pooled = train(

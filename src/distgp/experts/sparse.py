@@ -217,7 +217,7 @@ def gradient_by_rows(
         V = linalg.solve_lower(Lu, chunk.Kfu.detach().mT)
         in_K = (P @ V).addcmul_(p, chunk.y).mT
         in_prior = (t / noise).expand_as(chunk.prior)
-        return torch.autograd.grad([chunk.Kfu, chunk.prior], point, [in_K, in_prior])[0]
+        return _gradient([chunk.Kfu, chunk.prior], point, [in_K, in_prior])
 
     size = chunk_rows(max(len(Lu), rows.d + 2), rows.X.device)
     with torch.no_grad():
@@ -237,7 +237,16 @@ def gradient_by_factor(
         in_Lu = -(P @ sums.AAt + p * sums.Ay).tril()
     shrink = parameters.noise.detach() / parameters.noise  # AAᵀ and the trace are in units of σ²
     by_noise = shrink * ((G * sums.AAt).sum() + t * sums.trace) + shrink.sqrt() * (g @ sums.Ay)
-    return torch.autograd.grad((in_Lu * Lu).sum() + by_noise, x)[0]
+    return _gradient([Lu, by_noise], x, [in_Lu, torch.ones_like(by_noise)])
+
+
+def _gradient(outputs: list[Tensor], x: Tensor, weights: list[Tensor]) -> Tensor:
+    """The gradient in x of outputs times weights; zero where none depends on x."""
+    pairs = [(out, w) for out, w in zip(outputs, weights, strict=True) if out.requires_grad]
+    if not pairs:
+        return torch.zeros_like(x)
+    depend, times = zip(*pairs, strict=True)
+    return torch.autograd.grad(depend, x, times)[0]
 
 
 def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) -> SparseSums:

@@ -22,6 +22,9 @@ from distgp.experts.base import (
 )
 from distgp.experts.parameters import Parameters
 
+EXPERTS_AT_ONCE = 8
+"""Experts that predict at once: a solve with few points for each of many experts is slow."""
+
 
 class GaussianNLL(torch.autograd.Function):
     """½(yᵀK̃⁻¹y + log det K̃) for K̃ = K + diag(noise), with the derivative written by hand.
@@ -117,8 +120,8 @@ class ExactPosterior(Posterior):
 
     @property
     def entries(self) -> int:
-        """One entry per training row."""
-        return self.alpha.numel()
+        """One entry per training row of the experts that are worked on at once."""
+        return self.alpha.shape[-1] * min(EXPERTS_AT_ONCE, math.prod(self.batch))
 
     @property
     def batch(self) -> torch.Size:
@@ -174,10 +177,26 @@ class ExactPosterior(Posterior):
 
     def mean_chunk(self, X: Tensor) -> Tensor:
         """μ = k_i(x)ᵀα."""
-        return self._mean(self.cross(X))
+        return torch.cat([some._mean(some.cross(X)) for some in self._groups()])
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """μ = k_i(x)ᵀα and s² = k(x, x) − ‖L⁻¹k_i(x)‖²."""
+        parts = [some._predict(X) for some in self._groups()]
+        mean = torch.cat([part.mean for part in parts])
+        return Prediction(mean, torch.cat([part.variance for part in parts]))
+
+    def _groups(self) -> list[ExactPosterior]:
+        """A few experts at a time, so that many points are worked on at once."""
+        if len(self.batch) != 1 or self.count <= EXPERTS_AT_ONCE:
+            return [self]
+        starts = range(0, self.count, EXPERTS_AT_ONCE)
+        return [self._some(slice(start, start + EXPERTS_AT_ONCE)) for start in starts]
+
+    def _some(self, which: slice) -> ExactPosterior:
+        parameters = self.parameters[which] if self.parameters.batch else self.parameters
+        return ExactPosterior(parameters, self.shard[which], self.L[which], self.alpha[which])
+
+    def _predict(self, X: Tensor) -> Prediction:
         K = self.cross(X)
         mean = self._mean(K)
         explained = linalg.solve_lower(self.L, K, overwrite=True).square_().sum(-2)

@@ -94,6 +94,9 @@ def solved(L: Tensor, B: Tensor) -> Tensor | None:
     Its error is 3e-16 of the condition number of L. Where ‖W‖‖L‖, which is no less than that, is above
     `ROUGH`, V + W(B − LV) is as good as a solve, and on a GPU still cheaper.
     """
+    pivots = L.diagonal(dim1=-2, dim2=-1)
+    if not B.is_cuda and bool((pivots.amax(-1) > ROUGH * pivots.amin(-1)).any()):
+        return None  # the condition number is no less than the ratio of the pivots
     W = inverse_factor(L)
     size = torch.linalg.matrix_norm(W) * torch.linalg.matrix_norm(L)
     rough = bool((size > ROUGH).any())

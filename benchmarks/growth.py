@@ -110,7 +110,7 @@ def page() -> None:
     files = [(device, RESULTS / f"growth-{device}.csv") for device in ("cpu", "cuda")]
     files = [(device, file) for device, file in files if file.exists()]
     figure, axes = plt.subplots(
-        1, len(files), figsize=(5.5 * len(files), 4.2), squeeze=False, layout="constrained"
+        1, len(files), figsize=(5.5 * len(files), 5.0), squeeze=False, layout="constrained"
     )
     for (device, path), panel in zip(files, axes[0], strict=True):
         with path.open(newline="") as file:
@@ -133,7 +133,7 @@ def page() -> None:
                 lines.append(f"| {device} | {expert} | {what} | {said} |")
         panel.set(title=rows[0]["machine"], xlabel="rows", ylabel="seconds")
         panel.grid(alpha=0.3)
-        panel.legend(fontsize=7)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(DOCS / "growth.png", dpi=130)
     table_in_page(DOCS / "speed.md", "growth", lines)
 

@@ -42,8 +42,9 @@ layers: $(STAMP) ## import-linter: imports point one way
 docs: $(STAMP) ## mkdocs, strict; writes build/site
 	$(BIN)/mkdocs build --strict --quiet
 
+# Two processes with a thread each: with more threads than cores they would wait for one another.
 unit: $(STAMP) ## pytest, without the slow tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 slow: $(STAMP) ## pytest, the slow tests alone
 	$(BIN)/python -m pytest -m slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -215,11 +216,15 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
     list
         What the function returned for each chunk.
     """
-    chunks = X.split(chunk_rows(entries, X.device), -2)
+    size = chunk_rows(entries, X.device)
     with torch.no_grad():
-        if X.device.type == "cpu":
-            return on_threads(function, chunks)
-        return [function(chunk) for chunk in chunks]
+        if X.device.type != "cpu":
+            return [function(chunk) for chunk in X.split(size, -2)]
+        # As many chunks for each thread, of the same size.
+        threads, N = torch.get_num_threads(), X.shape[-2]
+        turns = max(1, math.ceil(N / (threads * size)))
+        even = math.ceil(N / (threads * turns)) if size < N else max(1, N)
+        return on_threads(function, X.split(min(size, even), -2))
 
 
 def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:

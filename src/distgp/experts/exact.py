@@ -22,7 +22,7 @@ from distgp.experts.base import (
 )
 from distgp.experts.parameters import Parameters
 
-EXPERTS_AT_ONCE = 8
+EXPERTS_AT_ONCE = 32
 """Experts that predict at once: a solve with few points for each of many experts is slow."""
 
 

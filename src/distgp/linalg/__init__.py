@@ -119,7 +119,7 @@ def minus_gram(S: Tensor, V: Tensor) -> Tensor:
     return S
 
 
-GRAM_BLOCK = 64
+GRAM_BLOCK = 128
 """Rows of such a block."""
 
 

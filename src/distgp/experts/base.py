@@ -222,9 +222,8 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
             return [function(chunk) for chunk in X.split(size, -2)]
         # As many chunks for each thread, of the same size.
         threads, N = torch.get_num_threads(), X.shape[-2]
-        turns = max(1, math.ceil(N / (threads * size)))
-        even = math.ceil(N / (threads * turns)) if size < N else max(1, N)
-        return on_threads(function, X.split(min(size, even), -2))
+        parts = 1 if size >= N else threads * math.ceil(N / (threads * size))
+        return on_threads(function, X.split(max(1, math.ceil(N / parts)), -2))
 
 
 def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ class ExactPosterior(Posterior):
         """Return the posterior itself: exact experts are made of their rows."""
         return self
 
-    def chosen(self, which: Tensor) -> ExactPosterior:
+    def chosen(self, which: Tensor | slice) -> ExactPosterior:
         """The rows and factors of these experts."""
         return ExactPosterior(
             self.parameters[which], self.shard[which], self.L[which], self.alpha[which]
@@ -190,11 +190,7 @@ class ExactPosterior(Posterior):
         if len(self.batch) != 1 or self.count <= EXPERTS_AT_ONCE:
             return [self]
         starts = range(0, self.count, EXPERTS_AT_ONCE)
-        return [self._some(slice(start, start + EXPERTS_AT_ONCE)) for start in starts]
-
-    def _some(self, which: slice) -> ExactPosterior:
-        parameters = self.parameters[which] if self.parameters.batch else self.parameters
-        return ExactPosterior(parameters, self.shard[which], self.L[which], self.alpha[which])
+        return [self.chosen(slice(start, start + EXPERTS_AT_ONCE)) for start in starts]
 
     def _predict(self, X: Tensor) -> Prediction:
         K = self.cross(X)

@@ -1,7 +1,7 @@
 """The factorisations and solves of SciPy's LAPACK and BLAS on tensors of the CPU, in place.
 
-On processors that are not Intel's they take half the time of those that PyTorch has, whose MKL is
-Intel's; elsewhere PyTorch's are as good or better, and are used. SciPy's own wrappers hold
+On AMD's processors they are far faster than those that PyTorch has, whose MKL is Intel's; elsewhere
+PyTorch's are as good or better, and are used. SciPy's own wrappers hold
 Python's lock while they run; the same routines are called here by their addresses, which SciPy
 publishes for other compiled code (`scipy.linalg.cython_lapack`), and so without it: threads work on
 different matrices at the same time.

@@ -70,10 +70,6 @@ class Opt(Aggregator):
     n_eval : int, optional
         Use a sample of this many rows instead of all. It only pays for sparse experts with their own
         inducing inputs; take 40 M at least.
-    n_basis : int, optional
-        Find the weights from the projections of the means on this many central inputs instead: far
-        cheaper than the n² kernel values of exact experts, and as good where these inputs can express
-        the means. A smooth function of eight columns took 2,048; 512 were too few.
     variance : {"own", "weighted", "central", "nested"}, default="own"
         "own": the mean squared error of this combination under the prior, at most min s_i²; a
         mixture's variance where hyperparameters differ. "weighted": Σβ²s². "central": that of a sparse
@@ -86,16 +82,20 @@ class Opt(Aggregator):
         The number of central inputs.
     seed : int, default=0
         The seed of the rows that are drawn.
+    n_basis : int, optional
+        Find the weights from the projections of the means on this many central inputs instead: far
+        cheaper than the n² kernel values of exact experts, and as good where these inputs can express
+        the means. A smooth function of eight columns took 2,048; 512 were too few.
     """
 
     name: ClassVar[str] = "opt"
     ridge: float | None = None
     n_eval: int | None = None
-    n_basis: int | None = None
     variance: Literal["own", "weighted", "central", "nested"] = "own"
     cross: Literal["nystrom", "exact"] = "nystrom"
     n_central: int = 128
     seed: int = 0
+    n_basis: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, ("own", "weighted", "central", "nested"))

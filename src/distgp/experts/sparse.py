@@ -103,6 +103,13 @@ def inducing(parameters: Parameters) -> Tensor:
     return parameters.inducing
 
 
+def _through_solve(Lu: Tensor, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """P = L_u⁻ᵀ(G + Gᵀ) and p = L_u⁻ᵀg, a column: G and g are gradients in VVᵀ and Vy, V = L_u⁻¹K_uf."""
+    both = torch.cat([G + G.mT, g[..., None]], -1)
+    P, p = linalg.solve_upper(Lu, both).split([both.shape[-2], 1], -1)
+    return P, p
+
+
 class WhitenedSums(torch.autograd.Function):
     """VVᵀ and Vy for V = L_u⁻¹K_uf, with the derivative written by hand.
 
@@ -126,8 +133,7 @@ class WhitenedSums(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The formulas above."""
         Lu, V, y, VV, Vy = ctx.saved_tensors
-        Pp = linalg.solve_upper(Lu, torch.cat([G + G.mT, g[..., None]], -1))
-        P, p = Pp[..., :-1], Pp[..., -1:]
+        P, p = _through_solve(Lu, G, g)
         in_K = (P @ V).addcmul_(p, y[..., None, :]).mT
         in_Lu = -(P @ VV + p * Vy[..., None, :]).tril()
         in_y = (g[..., None, :] @ V)[..., 0, :] if ctx.needs_input_grad[2] else None
@@ -207,8 +213,7 @@ def gradient_by_rows(
     with torch.no_grad():
         parameters = unpack(x)
         Lu, noise = inducing_factor(parameters), parameters.noise
-        both = torch.cat([(G + G.mT) / noise, g[:, None] / noise.sqrt()], -1)
-        P, p = linalg.solve_upper(Lu, both).split([len(Lu), 1], -1)
+        P, p = _through_solve(Lu, G / noise, g / noise.sqrt())
 
     def part(some: Shard) -> Tensor:
         point = x.detach().requires_grad_()
@@ -233,7 +238,7 @@ def gradient_by_factor(
     """
     Lu = inducing_factor(parameters)
     with torch.no_grad():
-        P, p = linalg.solve_upper(Lu, torch.cat([G + G.mT, g[:, None]], -1)).split([len(Lu), 1], -1)
+        P, p = _through_solve(Lu, G, g)
         in_Lu = -(P @ sums.AAt + p * sums.Ay).tril()
     shrink = parameters.noise.detach() / parameters.noise  # AAᵀ and the trace are in units of σ²
     by_noise = shrink * ((G * sums.AAt).sum() + t * sums.trace) + shrink.sqrt() * (g @ sums.Ay)

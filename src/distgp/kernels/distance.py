@@ -243,7 +243,7 @@ class KernelOfDistance(torch.autograd.Function):
                 in_A[some, :, rows] = b[some] @ W.mT
                 in_B[some].baddbmm_(a[some, :, rows], W)
             if wanted and slope is not None:
-                total += torch.mul(G[some, rows], K[some, rows], out=W.to(K.dtype)).sum()
+                total += (G[some, rows] * K[some, rows]).sum()
         if wanted and slope is None:
             total = in_A[..., -1, :].sum()
         in_A, in_B = (

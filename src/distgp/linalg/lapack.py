@@ -286,18 +286,16 @@ def subtract_gram_(S: Tensor, V: Tensor) -> None:
     V : Tensor of shape (*batch, k, m)
         Contiguous.
     """
-    assert S.is_contiguous() and V.is_contiguous()
+    assert S.is_contiguous() and V.is_contiguous() and S.shape[:-1] == V.shape[:-1]
     (k, m), blas = V.shape[-2:], _blas()
-    matrices, others, lead, of_V = S.view(-1, k, k), V.view(-1, k, m), _int(k), _int(m)
-    start, begin = S.data_ptr(), V.data_ptr()
+    start, begin, lead, of_V = S.data_ptr(), V.data_ptr(), _int(k), _int(m)
 
     def one(i: int, share: _Share) -> None:
         del share
         mine, other = start + i * k * k * _WIDTH, begin + i * k * m * _WIDTH
         blas.square(_TURN, k, m, -1.0, other, of_V, 1.0, mine, lead)
 
-    assert len(matrices) == len(others)
-    _spread(one, len(matrices), k * k * m, divided=False)
+    _spread(one, S.shape[:-2].numel(), k * k * m, divided=False)
 
 
 def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:

@@ -36,6 +36,12 @@ def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> 
         writer.writerows({**row, **versions} for row in rows)
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a table that `write_csv` wrote."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def objective_with_gradient(expert: Expert, theta: Parameters, shard: Shard) -> torch.Tensor:
     """Compute what a training step needs of one shard."""
     view = {name: v.detach().requires_grad_() for name, v in theta.unconstrained().items()}

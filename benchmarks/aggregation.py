@@ -13,7 +13,6 @@ once (the weights), `mean` and `predict` (mean and variance) at all test points,
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import statistics
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _measure import write_csv
+from _measure import read_csv, write_csv
 from torch import Tensor
 
 import distgp
@@ -171,8 +170,7 @@ def verdicts(rows: list[Row]) -> list[tuple[bool, str]]:
 
 def print_tables(path: Path) -> None:
     """Means over seeds of a table written before, as Markdown."""
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(path)
     cells: dict[tuple[str, ...], list[float]] = {}
     for row, score in itertools.product(rows, TABLES):
         key = (row["expert"], score, row["aggregator"], row["d"], row["M"])

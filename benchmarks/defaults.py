@@ -15,7 +15,6 @@ predict Gaussians with the standard deviation of their errors on a fifth of the 
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 import warnings
 from collections import Counter
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import write_csv
+from _measure import read_csv, write_csv
 from nearest import draw, figures
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.linear_model import RidgeCV
@@ -127,8 +126,7 @@ def glance(rows: list[dict[str, str]]) -> list[str]:
 
 def page() -> None:
     """Write the tables into the page, between its marks."""
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(RESULTS)
     lines = ["", "## At a glance: NLPD", "", *glance(rows)]
     for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
         lines += ["", f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
@@ -140,8 +138,7 @@ def page() -> None:
                 values = [row[n] for n in ("rmse", "nlpd", "cover", "seconds", "choice_s")]
                 cells = " | ".join(f"{float(v):.3g}" if v else "" for v in values)
                 lines.append(f"| {name} | {cells} |")
-    with SEEDS.open(newline="") as file:
-        found = list(csv.DictReader(file))
+    found = read_csv(SEEDS)
     lines += ["", "## Seeds", "", "The default alone, with other seeds, split by years.", ""]
     lines += [
         "| task | seeds | RMSE | NLPD | 90 % cover | chosen |",

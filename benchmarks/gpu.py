@@ -14,13 +14,12 @@ points against opt's.
 from __future__ import annotations
 
 import argparse
-import csv
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from _measure import table_in_page, write_csv
+from _measure import read_csv, table_in_page, write_csv
 from limits import step
 from torch import Tensor
 
@@ -122,8 +121,7 @@ def once(way: Aggregator, ensemble: Ensemble) -> tuple[float, Combined]:
 
 
 def page() -> None:
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(RESULTS)
     lines = ["| on one H200 | seconds | |", "| --- | --- | --- |"]
     for row in rows:
         said = []

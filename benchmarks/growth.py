@@ -13,7 +13,6 @@ does not matter.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from _measure import processor, table_in_page, write_csv
+from _measure import processor, read_csv, table_in_page, write_csv
 from limits import step
 from torch import Tensor
 
@@ -113,8 +112,7 @@ def page() -> None:
         1, len(files), figsize=(5.5 * len(files), 5.0), squeeze=False, layout="constrained"
     )
     for (device, path), panel in zip(files, axes[0], strict=True):
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_csv(path)
         styles = {"objective_s": "o-", "condition_s": "s--", "predict_s": "^:"}
         colours = dict(
             zip(dict.fromkeys(r["expert"] for r in rows), ("C0", "C1", "C2"), strict=False)

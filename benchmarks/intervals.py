@@ -12,13 +12,12 @@ distributions, and those with the multiples that calibration found.
 from __future__ import annotations
 
 import argparse
-import csv
 import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import write_csv
+from _measure import read_csv, write_csv
 from defaults import splits
 from scipy.stats import norm
 
@@ -55,8 +54,7 @@ def measured(
 
 def page() -> None:
     """Write the table into the page, after its mark."""
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(RESULTS)
     head = ["task", "split", "chosen", *(f"{c:.0%}: normal → conformal" for c in COVERAGES)]
     lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
     for row in rows:

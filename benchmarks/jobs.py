@@ -3,8 +3,9 @@
     python benchmarks/jobs.py --data FOLDER [--device cuda]     writes benchmarks/results/jobs-DEVICE.csv
     python benchmarks/jobs.py --page                            writes the tables into docs/speed.md
 
-The four real tasks, random split 80/20, and draws of a rough Gaussian process in four columns
-(lengthscale 0.25, noise 0.1) with 10⁵ and 10⁶ rows, 10,000 of them to predict; one seed. distgp has its
+The four real tasks, random split 80/20; Friedman's first function (five columns, noise 1) with 10⁴ and
+2 · 10⁴ rows; and draws of a rough Gaussian process in four columns (lengthscale 0.25, noise 0.1) with
+10⁵ and 10⁶ rows; 10,000 more to predict; one seed. distgp has its
 defaults and nothing else. SVGP (1,024 inducing inputs, minibatches of 1,024, Adam) gets as many seconds
 as distgp took, 10 at least. GPBoost has its Vecchia approximation with its defaults and is stopped
 after `--limit` seconds; it runs on the CPU alone, up to 50,000 rows. Boosting is scikit-learn's; its
@@ -14,7 +15,6 @@ standard deviation is that of its errors on a fifth of the rows held out.
 from __future__ import annotations
 
 import argparse
-import csv
 import multiprocessing
 import time
 import warnings
@@ -24,15 +24,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import processor, table_in_page, write_csv
+from _measure import processor, read_csv, table_in_page, write_csv
 from nearest import draw, figures, gpboost, held_out_spread, svgp
+from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import distgp
 from experiments.datasets import TASKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
-SYNTHETIC = {"rough, 10⁵ rows": 100_000, "rough, 10⁶ rows": 1_000_000}
+SMOOTH = {"smooth, 10⁴ rows": 10_000, "smooth, 2 · 10⁴ rows": 20_000}
+ROUGH = {"rough, 10⁵ rows": 100_000, "rough, 10⁶ rows": 1_000_000}
 GPBOOST_ROWS = 50_000
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Row = dict[str, object]
@@ -49,7 +51,14 @@ def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split]]]:
             return X[train], y[train], X[test], y[test]
 
         yield name, real
-    for name, n in SYNTHETIC.items():
+    for name, n in SMOOTH.items():
+
+        def smooth(n: int = n) -> Split:
+            X, y = make_friedman1(n + 10_000, n_features=5, noise=1.0, random_state=0)
+            return X[:n], y[:n], X[n:], y[n:]
+
+        yield name, smooth
+    for name, n in ROUGH.items():
 
         def rough(n: int = n) -> Split:
             X, y, X_test, _, y_test, _ = draw(n, 4, 0.25, 0, "cpu", N=10_000)
@@ -107,8 +116,7 @@ def page() -> None:
     for device in ("cpu", "cuda"):
         if not file_of(device).exists():
             continue
-        with file_of(device).open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_csv(file_of(device))
         lines = [
             f"{rows[0]['machine']}.",
             "",

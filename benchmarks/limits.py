@@ -13,13 +13,12 @@ cache, and the rate at which memory is copied. The ratio is the path's time over
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from _measure import problem, processor, table_in_page, write_csv
+from _measure import problem, processor, read_csv, table_in_page, write_csv
 from torch import Tensor
 
 import distgp
@@ -38,7 +37,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 
 
 @dataclass(frozen=True)
-class Path_:
+class HotPath:
     """One hot path.
 
     Parameters
@@ -70,38 +69,36 @@ def step(expert: Expert, theta: Parameters, shards: list[Shard]) -> Callable[[],
     return lambda: objective.evaluate(rows, point, weight)
 
 
-def on(shard: Shard, device: str) -> Shard:
-    return shard.to(device)
-
-
-def paths(device: str) -> Iterator[Path_]:
+def paths(device: str) -> Iterator[HotPath]:
     large = device == "cuda"
     d, m, k = 8, 128, 128
     kernel = (1.2 * distgp.Matern52([0.8] * d)).to(device)
     theta = Parameters.of(kernel, 0.05)
     n = 16_000 if large else 4_000
-    X = on(problem(n, d), device).X
-    yield Path_(f"kernel matrix, n = {n:,}", lambda: kernel(X), 2 * d * n**2, n**2, n**2)
+    X = problem(n, d).to(device).X
+    yield HotPath(f"kernel matrix, n = {n:,}", lambda: kernel(X), 2 * d * n**2, n**2, n**2)
 
     n = 8_000 if large else 2_000
-    one = on(problem(n, d), device)
+    one = problem(n, d).to(device)
     exact = step(ExactExpert(), theta, [one])
-    yield Path_(f"exact likelihood and gradient, n = {n:,}", exact, n**3, n**2, 8 * n**2)
+    yield HotPath(f"exact likelihood and gradient, n = {n:,}", exact, n**3, n**2, 8 * n**2)
 
     M, s = (200, 1000) if large else (20, 500)
-    many = on(problem(M * s, d), device)
+    many = problem(M * s, d).to(device)
     shards = [Shard.of(x, y) for x, y in zip(many.X.split(s), many.y.split(s), strict=True)]
     fact = step(ExactExpert(), theta, shards)
-    yield Path_(
+    yield HotPath(
         f"FACT step, {M} exact experts of {s:,} rows", fact, M * s**3, M * s**2, 8 * M * s**2
     )
 
     n = 1_000_000 if large else 20_000
-    rows = on(problem(n, d), device)
+    rows = problem(n, d).to(device)
     sparse = Parameters.of(kernel, 0.05, rows.X[:m].clone())
     bound = step(SparseExpert(), sparse, [rows])
     flops = n * m**2 * (1 + 1 + 2) + 4 * n * m * d
-    yield Path_(f"collapsed bound and gradient, n = {n:,}, m = {m}", bound, flops, n * m, 6 * n * m)
+    yield HotPath(
+        f"collapsed bound and gradient, n = {n:,}, m = {m}", bound, flops, n * m, 6 * n * m
+    )
 
     with torch.no_grad():
         Lu = inducing_factor(sparse)
@@ -110,15 +107,15 @@ def paths(device: str) -> Iterator[Path_]:
         with torch.no_grad():
             return row_sums(sparse, Lu, rows)
 
-    yield Path_(f"sums over rows, n = {n:,}, m = {m}", sums, 2 * n * m**2, n * m, 2 * n * m)
+    yield HotPath(f"sums over rows, n = {n:,}, m = {m}", sums, 2 * n * m**2, n * m, 2 * n * m)
 
     yield nearest_training(theta, rows, device)
     N = 20_000 if large else 2_500
-    points = on(problem(N, d, seed=1), device).X
+    points = problem(N, d, seed=1).to(device).X
     yield from predictions(theta, sparse, shards, rows, points, m, k)
 
 
-def nearest_training(theta: Parameters, rows: Shard, device: str) -> Path_:
+def nearest_training(theta: Parameters, rows: Shard, device: str) -> HotPath:
     """Targets with their neighbours, as training by nearest rows evaluates them."""
     T, k = 2_000, NearestRows().n_neighbors
     g = torch.Generator().manual_seed(0)
@@ -130,7 +127,7 @@ def nearest_training(theta: Parameters, rows: Shard, device: str) -> Path_:
     layout = Layout.of(theta)
     objective, point = Objective.of(NearestExpert(), layout), layout.pack(theta)
     q = k + 1
-    return Path_(
+    return HotPath(
         f"{T:,} targets with {k} nearest rows, likelihood and gradient",
         lambda: evaluate(objective, point, sets),
         T * (q**3 / 3 + 3 * q**2 + 4 * rows.d * q**2),
@@ -147,14 +144,14 @@ def predictions(
     points: Tensor,
     m: int,
     k: int,
-) -> Iterator[Path_]:
+) -> Iterator[HotPath]:
     """Mean and variance at N points, by each kind of aggregator."""
     N, M, s, d = len(points), len(shards), shards[0].n, rows.d
     exact = Ensemble.condition(ExactExpert(), theta, shards)
     values = M * s * N
     for name in ("poe", "opt", "two-level"):
         combined = distgp.AGGREGATORS[name]().combine(exact)
-        yield Path_(
+        yield HotPath(
             f"{name}, {M} exact experts of {s:,} rows, {N:,} points",
             lambda combined=combined: combined.predict(exact, points),
             values * s + 2 * d * values,
@@ -164,7 +161,7 @@ def predictions(
     parts = [Shard.of(x, y) for x, y in zip(rows.X.chunk(8), rows.y.chunk(8), strict=True)]
     shared = Ensemble.condition(SparseExpert(), sparse, parts)
     pooled = distgp.AGGREGATORS["pooled"]().combine(shared)
-    yield Path_(
+    yield HotPath(
         f"pooled, m = {m}, {N:,} points",
         lambda: pooled.predict(shared, points),
         2 * N * m**2,
@@ -173,7 +170,7 @@ def predictions(
     )
     local = Ensemble.condition(NearestExpert(n_neighbors=k), theta, [rows])
     near = distgp.AGGREGATORS["nearest"]().combine(local)
-    yield Path_(
+    yield HotPath(
         f"nearest, k = {k}, {N:,} points",
         lambda: near.predict(local, points),
         N * (k**3 / 3 + 2 * k**2 + 2 * d * k**2),
@@ -237,8 +234,7 @@ def page() -> None:
     for device in ("cpu", "cuda"):
         if not file_of(device).exists():
             continue
-        with file_of(device).open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_csv(file_of(device))
         lines = [
             f"{rows[0]['machine']}; a large product runs at {rows[0]['gflops_per_s']} GFLOP/s.",
             "",

@@ -20,7 +20,6 @@ docs/nearest.md from the tables.
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import math
 import time
@@ -31,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import peak_memory, write_csv
+from _measure import peak_memory, read_csv, write_csv
 from torch import Tensor
 
 import distgp
@@ -381,8 +380,7 @@ def page(folder: Path, path: Path) -> None:
     """Write the page of the tables that are there."""
 
     def rows(part: str, device: str = "cuda") -> list[dict[str, str]]:
-        with (folder / f"nearest-{part}-{device}.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
+        return read_csv(folder / f"nearest-{part}-{device}.csv")
 
     def table(head: list[str], lines: list[list[str]]) -> str:
         return "\n".join(

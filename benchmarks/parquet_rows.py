@@ -11,7 +11,6 @@ training (10,000 rows of a sample), of choosing inducing inputs and conditioning
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _measure import processor, table_in_page, write_csv
+from _measure import processor, read_csv, table_in_page, write_csv
 
 import distgp
 from distgp import fit
@@ -90,8 +89,7 @@ def measured(rows: int, engine: str) -> dict[str, object]:
 
 
 def page() -> None:
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(RESULTS)
     lines = [
         f"{rows[0]['machine']}.",
         "",

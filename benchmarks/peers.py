@@ -31,7 +31,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from _measure import problem, processor, table_in_page, write_csv
+from _measure import problem, processor, read_csv, table_in_page, write_csv
 from sklearn.gaussian_process import GaussianProcessRegressor
 from torch import Tensor
 
@@ -270,13 +270,13 @@ TITLES = {
 }
 
 
-def page_table(rows: list[dict[str, object]]) -> list[str]:
+def page_table(rows: list[dict[str, str]]) -> list[str]:
     head = "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | distgp / floor |"
     return [
         head,
         "| --- | --- | --- | --- | --- | --- |",
         *(
-            f"| {TITLES[str(row['work'])]} | {row['gpytorch_s']} | {row['sklearn_s'] or '–'} | "
+            f"| {TITLES[row['work']]} | {row['gpytorch_s']} | {row['sklearn_s'] or '–'} | "
             f"{row['distgp_s']} | {row['ratio']} | {row['times_floor']} |"
             for row in rows
         ),
@@ -287,8 +287,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How fast is distgp beside its peers?")
     parser.add_argument("--turns", type=int, default=9, help="how often each is timed")
     parser.add_argument("--only", default="W1,W2,W3,W4", help="names of works, with commas")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/speed.md")
+    parser.add_argument("--page", action="store_true", help="write the table and measure nothing")
     arguments = parser.parse_args()
+    if arguments.page:
+        table_in_page(PAGE, "peers", page_table(read_csv(RESULTS)))
+        return
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)
     threads = torch.get_num_threads()
@@ -299,8 +302,6 @@ def main() -> None:
     rows = [{**row, **common, **peers} for row in rows]
     if len(rows) == len(TITLES):
         write_csv(rows, RESULTS, "cpu")
-    if arguments.page:
-        table_in_page(PAGE, "peers", page_table(rows))
 
 
 if __name__ == "__main__":

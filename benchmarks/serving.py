@@ -11,7 +11,6 @@ is `predict` in this process on one core, without a server.
 from __future__ import annotations
 
 import argparse
-import csv
 import http.client
 import json
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from _measure import problem, write_csv
+from _measure import problem, read_csv, write_csv
 
 import distgp
 
@@ -122,8 +121,7 @@ def shown(value: float) -> str:
 
 def page() -> None:
     """Write the table into the page, below its mark."""
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(RESULTS)
     lines = ["| | clients | p50, ms | p99, ms | requests a second | `predict`, ms |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     for row in rows:

@@ -12,7 +12,6 @@ without periods, and gradient boosting on hour, weekday and time.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 import warnings
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _measure import write_csv
+from _measure import read_csv, write_csv
 from nearest import figures
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -118,8 +117,7 @@ def picture(table: pd.DataFrame, n: int, mean: np.ndarray, std: np.ndarray, path
 
 def page() -> None:
     """Write the table into the page, after its mark."""
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(RESULTS)
     lines = ["| | RMSE | NLPD | 90 % cover | seconds |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         cells = [f"{float(row[name]):.3g}" for name in ("rmse", "nlpd", "cover", "seconds")]

@@ -13,7 +13,6 @@ optimum of the exact full likelihood. "rounds" is the first round from which all
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 import time
@@ -21,7 +20,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from _measure import write_csv
+from _measure import read_csv, write_csv
 from torch import Tensor
 
 from distgp import linalg
@@ -128,8 +127,7 @@ def line(row: Row) -> str:
 
 def print_tables(path: Path) -> None:
     """Medians over seeds of a table written before, as Markdown."""
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(path)
     Ms = list(dict.fromkeys(row["M"] for row in rows))
     seeds = len({row["seed"] for row in rows})
 

@@ -46,7 +46,7 @@ from distgp.estimator import (
     row_numbers,
     seed_of,
 )
-from distgp.experts import EXPERTS, Expert, SparseExpert
+from distgp.experts import EXPERTS, Expert, Parameters, SparseExpert
 from distgp.fit import fit_model, new_expert
 from distgp.kernels import Kernel
 from distgp.model import Model
@@ -475,7 +475,7 @@ class DistributedGPRegressor(Predictor):
         z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
         rows = replace(rows, y=z.reshape(rows.y.shape))
         X, targets, n = rows.X, rows.targets, len(rows.X)
-        self._choose(rows, seed)
+        tried = self._choose(rows, seed)
         expert, like = self._expert(n), self._like()
         n_experts = self._cross_validated(rows, seed) if self.n_experts == "cv" else self.n_experts
         linear, blocks = self.mean == "linear", self._blocks()
@@ -497,7 +497,9 @@ class DistributedGPRegressor(Predictor):
         del data, scaled, inputs
         level = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
         one_target = rows.y.ndim == 1
-        self._fit_placed(engine, shards, scalings, expert, seed, one_target, transforms, level)
+        self._fit_placed(
+            engine, shards, scalings, expert, seed, one_target, transforms, tried, level
+        )
 
     def _calibration_rows(self, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Which rows to fit, and which to hold out for calibration, as `validation` says."""
@@ -597,9 +599,9 @@ class DistributedGPRegressor(Predictor):
                 raise ValueError(f"{name} needs the rows in this process: call fit instead")
         data = parquet.ParquetRows.open(path)
         seed, engine = seed_of(self.random_state), opened(self.engine, self.device)
-        again = self._chosen_before()
+        again, tried = self._chosen_before(), []
         if not again:
-            self.settled_, self.choice_, self._learnt = {}, None, []
+            self.settled_, self.choice_ = {}, None
         if self._left_to_us() and not again:
             few = min(engine.workers, data.n)
             stretches, columns = parquet.place(engine, data, few, target, **options)
@@ -608,7 +610,7 @@ class DistributedGPRegressor(Predictor):
             some = sample.drawn(raw, auto.TRIAL_SAMPLE, seed)
             del stretches, raw
             X, y = (value.cpu().numpy() for value in (some.X, some.y))
-            self._choose(Rows(X, y, time=some.rows.cpu().numpy()), seed)
+            tried = self._choose(Rows(X, y, time=some.rows.cpu().numpy()), seed)
         expert = self._expert(data.n)
         n_experts = self._value("n_experts")
         M = self._number_of_experts(n_experts, data.n, expert, engine.workers)
@@ -621,7 +623,7 @@ class DistributedGPRegressor(Predictor):
         del raw
         self.feature_names_in_ = np.array(columns.features, dtype=object)
         vars(self).pop("cv_results_", None)
-        self._fit_placed(engine, shards, [scaling], expert, seed, True, [None])
+        self._fit_placed(engine, shards, [scaling], expert, seed, True, [None], tried)
         return self
 
     def _fit_placed(
@@ -633,6 +635,7 @@ class DistributedGPRegressor(Predictor):
         seed: int,
         one_target: bool,
         transforms: Sequence[Transform | None],
+        tried: Sequence[Parameters],
         row_noise: float | None = None,
     ) -> None:
         """Train, condition and combine where the rows are; only then is anything replaced."""
@@ -643,7 +646,7 @@ class DistributedGPRegressor(Predictor):
             one = shards.derive(Shard.target, column)
             if factor:
                 one = one.derive(_noise_in_units, scaling.y_scale**2)
-            start, told = self._start(column, scaling.x_scale, factor, expert)
+            start, told = self._start(column, scaling.x_scale, factor, expert, tried)
             options = self._training_options(expert, scaling, seed, factor) | told
             models.append(
                 fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)

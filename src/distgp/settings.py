@@ -74,14 +74,20 @@ class Settings(GPEstimator):
         """Whether the way to fit, or the kernel, is to be chosen by measuring."""
         return auto.way_is_left(self) or is_auto(self.kernel)
 
-    def _choose(self, rows: Rows, seed: int) -> None:
-        """Measure the candidates on rows held out, and settle what was left to us."""
+    def _choose(self, rows: Rows, seed: int) -> list[Parameters]:
+        """Measure the candidates on rows held out, and settle what was left to us.
+
+        Returns
+        -------
+        list of Parameters
+            What the trial of the best candidate learnt for each target; empty where nothing was tried.
+        """
         if self._chosen_before():
-            return
-        self.settled_, self.choice_, self._learnt = {}, None, []
+            return []
+        self.settled_, self.choice_ = {}, None
         n = len(rows.X)
         if n < choice.LEAST_ROWS or not self._left_to_us():
-            return
+            return []
         self._check_before_trials()
         groups = rows.groups if self.validation == "groups" else None
         divisions = choice.divisions(
@@ -89,14 +95,13 @@ class Settings(GPEstimator):
         )
         kind, kernel = self._expert(n).name, self._kernel()
         columns = self._named_columns()
-        best, self.choice_, self._learnt = auto.choose(
-            self, kind, kernel, columns, rows, divisions, seed
-        )
+        best, self.choice_, learnt = auto.choose(self, kind, kernel, columns, rows, divisions, seed)
         self.settled_ = dict(best.settings)
         if self.verbose:
             print(self.choice_, file=sys.stderr)
         if self.choice_.better_baselines:
             new.warn_user(choice.outdone(self.choice_), choice.ChoiceWarning)
+        return learnt
 
     def _chosen_before(self) -> bool:
         """Whether an earlier choice still holds: with `warm_start`, while all that it set is left to us."""
@@ -201,7 +206,12 @@ class Settings(GPEstimator):
         return auto.KERNELS_TRIED[0] if is_auto(given) else given
 
     def _start(
-        self, column: int, scale: Iterable[float], factor: bool, expert: Expert
+        self,
+        column: int,
+        scale: Iterable[float],
+        factor: bool,
+        expert: Expert,
+        tried: Sequence[Parameters],
     ) -> tuple[Parameters, dict[str, bool]]:
         """Where training of a target starts, and what `learn` is told of it.
 
@@ -212,7 +222,7 @@ class Settings(GPEstimator):
         start = self._starting(scale, factor).parameters
         told = {"search": not isinstance(self.kernel, Kernel), "learnt": False}
         nearest = isinstance(expert, NearestExpert)
-        before: list[Parameters] = [] if nearest else getattr(self, "_learnt", [])
+        before = [] if nearest else tried
         if self.warm_start and hasattr(self, "models_"):
             before = [model.parameters.averaged() for model in self.models_]
             told = {"search": True, "learnt": False}

@@ -98,7 +98,7 @@ def fit(
             random_state=seed,
             verbose=not (quiet or as_json),
         )
-        with o.open_engine(engine, address, workers) as opened:
+        with o.open_engine(engine, address, workers, device) as opened:
             model.set_params(engine=opened)
             dropped = fit_table(model, data, target, partition_column, missing.value, by, **columns)
             tell_dropped(dropped, as_json)
@@ -257,7 +257,7 @@ def compare(
         X, y, learnt, keep = training_rows(table, target, missing.value, **columns)
         tell_dropped(int((~keep).sum()), as_json)
         show = not (quiet or as_json)
-        with o.open_engine(engine, address, workers) as opened:
+        with o.open_engine(engine, address, workers, device) as opened:
             if expert == "auto":  # all aggregators are to be compared, not ways to fit
                 model.set_params(expert=auto.expert(len(X)))
             results = on_split(

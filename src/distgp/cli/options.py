@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 import distgp
-from distgp.engines import Engine, LocalEngine
+from distgp.engines import Engine
+from distgp.estimator import opened
 from distgp.training import Gamma, LogNormal, Prior
 
 
@@ -268,7 +269,7 @@ def parse_priors(texts: Sequence[str] | None) -> dict[str, Prior]:
     return priors
 
 
-def open_engine(name: str, address: str | None, workers: int | None) -> Engine:
+def open_engine(name: str, address: str | None, workers: int | None, device: str) -> Engine:
     """The engine of this name, started where it is a cluster's.
 
     Raises
@@ -279,7 +280,7 @@ def open_engine(name: str, address: str | None, workers: int | None) -> Engine:
     if name == "local":
         if address is not None or workers is not None:
             raise ValueError("--address and --workers are for --engine ray")
-        return LocalEngine()
+        return opened(name, device)
     if name != "ray":
         raise ValueError(f"engine must be local or ray, got {name!r}")
     try:

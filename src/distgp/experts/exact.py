@@ -37,8 +37,7 @@ class GaussianNLL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, K: Tensor, noise: Tensor, y: Tensor) -> Tensor:
         """Factorise once; keep L and α."""
-        L = linalg.cholesky(linalg.add_diagonal(K, noise), overwrite=True)
-        alpha = linalg.cholesky_solve(L, y.expand(L.shape[:-1])[..., None])[..., 0]
+        L, alpha = _factor_and_weights(K, noise, y)
         ctx.save_for_backward(L, alpha)
         ctx.shapes = K.shape, noise.shape, y.shape
         return 0.5 * ((y * alpha).sum(-1) + linalg.log_det(L))
@@ -57,6 +56,12 @@ class GaussianNLL(torch.autograd.Function):
         in_y = gradient[..., None] * alpha
         parts = zip((in_K, in_noise, in_y), ctx.shapes, strict=True)
         return tuple(part.sum_to_size(shape) for part, shape in parts)  # pyright: ignore
+
+
+def _factor_and_weights(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """L with L Lᵀ = K̃ = K + diag(noise), and α = K̃⁻¹y."""
+    L = linalg.cholesky(linalg.add_diagonal(K, noise), overwrite=True)
+    return L, linalg.cholesky_solve(L, y.expand(L.shape[:-1])[..., None])[..., 0]
 
 
 def covariance_and_noise(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
@@ -91,9 +96,7 @@ class ExactExpert(Expert):
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
         with torch.no_grad():
             K, noise = covariance_and_noise(parameters, shard)
-            L = linalg.cholesky(linalg.add_diagonal(K, noise), overwrite=True)
-            y = shard.y.expand(L.shape[:-1])
-            alpha = linalg.cholesky_solve(L, y[..., None])[..., 0]
+            L, alpha = _factor_and_weights(K, noise, shard.y)
         return ExactPosterior(parameters, shard, L, alpha)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -219,7 +220,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
             ensure_min_samples=2 if reset else 1,
         )
         X, y = checked
-        return X, (y.astype(np.float64) if y.dtype.kind not in "f" else y)
+        return X, (y if y.dtype in (np.float64, np.float32) else y.astype(np.float64))
 
     def _new_inputs(self, X: Any) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
@@ -264,6 +265,12 @@ def load(path: Path | str, device: str | None = None) -> Any:
     if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
     state = persistence.load(path, device)
+    with persistence.readable(path):
+        return _restored(path, state, device)
+
+
+def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> GPEstimator:
+    """The estimator that `save` described."""
     kind = state["estimator"]
     if kind not in ESTIMATORS:
         raise persistence.ModelFileError(f"{path} holds a {kind}, which this distgp does not know")
@@ -304,21 +311,23 @@ def a_count(*others: str | None) -> Check:
     return check
 
 
-def a_positive_number(what: str = "a positive, finite number", *others: None) -> Check:
-    """A positive and finite number, or None where that is allowed."""
+def a_positive_number(
+    what: str = "a positive, finite number", *others: None, most: float = sys.float_info.max
+) -> Check:
+    """A positive number up to a largest one, or None where that is allowed."""
 
     def check(name: str, value: Any) -> None:
         if value is None and None in others:
             return
-        if (
-            not isinstance(value, Real)
-            or isinstance(value, bool)
-            or not 0 < float(value) < math.inf
-        ):
+        if not _is_number(value) or not 0 < value <= most:
             either = ", or None" if others else ""
             raise ValueError(f"{name} must be {what}{either}, got {value!r}")
 
     return check
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def a_name(registry: Mapping[str, Any], base: type, *others: str | None) -> Check:
@@ -403,6 +412,8 @@ def seed_of(random_state: Any) -> int:
 
 def tensor_like(device: Any, dtype: torch.dtype) -> Tensor:
     """A tensor of this dtype on this device, if the device exists."""
+    if not isinstance(device, str | torch.device):
+        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {device!r}")
     try:
         return torch.zeros((), dtype=dtype, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:

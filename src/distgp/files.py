@@ -3,37 +3,86 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PRIVATE = 0o600
+"""The mode of new files that only their owner may read, such as models, which may hold rows."""
+ORDINARY = 0o666
+"""The mode of other new files, from which the process's umask takes what it takes from all files."""
+
 
 @contextmanager
-def whole(path: Path | str) -> Iterator[Path]:
+def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
     """Write a file through a temporary one beside it, which takes its place at the end.
+
+    A file that is replaced keeps its mode; of a symbolic link, the file that it points to is replaced.
 
     Parameters
     ----------
     path : path-like
         The file to write. Its folder must exist.
+    mode : int, default=ORDINARY
+        The mode of the file where there was none.
 
     Yields
     ------
     Path
         The temporary path to write to. It is renamed to `path` when the block ends without an
         exception, and removed otherwise, so that readers never see half a file.
+
+    Raises
+    ------
+    OSError
+        If the path is a device, a pipe or a folder, or there is no folder to write it to.
     """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
+    path = _regular(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        yield Path(name)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp makes private files; ours are ordinary ones
-        os.replace(name, path)
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        try:
+            if path.exists():
+                os.chmod(part, stat.S_IMODE(path.stat().st_mode))
+            yield part
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(part, path)
     finally:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+
+
+def check_writable(path: Path | str) -> None:
+    """Refuse a path that `whole` could not write to, before any work is done.
+
+    Raises
+    ------
+    OSError
+        With what is wrong with it.
+    """
+    path = _regular(path)
+    probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
+    except OSError as error:
+        raise OSError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    probe.unlink()
+
+
+def _regular(path: Path | str) -> Path:
+    """The file that a path means, links followed; refused where it is something else than a file."""
+    real = Path(os.path.realpath(path))
+    if real.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, expected the name of a file to write")
+    if real.exists() and not real.is_file():
+        raise OSError(
+            f"{path} is a device, a pipe or a socket, expected the name of a file to write: what is "
+            "there would be replaced"
+        )
+    if not real.parent.is_dir():
+        folder = real.parent if os.path.islink(path) else Path(path).parent
+        raise FileNotFoundError(f"there is no folder {str(folder)!r} to write {real.name} to")
+    return real

@@ -12,6 +12,8 @@ import dataclasses
 import hashlib
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ from distgp.experts import (
 )
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
-from distgp.files import whole
+from distgp.files import PRIVATE, whole
 from distgp.model import Model
 from distgp.novelty import Inputs
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
@@ -54,6 +56,11 @@ from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 KIND = "distgp-model"
 FORMAT = 1
 """The number of the file format. Files with a lower number are read; those with a higher refused."""
+
+LARGEST_TREE = 2_000_000
+"""The most values in the header of a file: those of a forged one could fill the memory."""
+LONG_LIST = 1_000
+"""Lists of more numbers than this are stored as tensors, not in the header."""
 
 NAMES: dict[str, type] = {
     "model": Model,
@@ -133,8 +140,11 @@ def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
     header = {"kind": KIND, "format": str(FORMAT), "distgp": __version__} | about
     header["tree"] = json.dumps(encoder.encode(tree, "model"), allow_nan=False)
     header["checksum"] = checksum(header["tree"], encoder.tensors)
-    with whole(path) as part:
-        save_file(encoder.tensors, str(part), header)
+    with whole(path, PRIVATE) as part:
+        try:
+            save_file(encoder.tensors, str(part), header)
+        except SafetensorError as error:
+            raise OSError(f"cannot write {path}: {error}; is the disk full?") from error
 
 
 def load(path: Path | str, device: str | None = None) -> Any:
@@ -152,16 +162,31 @@ def load(path: Path | str, device: str | None = None) -> Any:
             f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
             "model again"
         ) from error
-    if header.get("checksum") != checksum(header.get("tree", ""), tensors):
-        raise ModelFileError(f"{path} was damaged after it was written: save the model again")
+    with readable(path), warnings.catch_warnings():
+        if header.get("checksum") != checksum(header.get("tree", ""), tensors):
+            raise ModelFileError(f"{path} was damaged after it was written: save the model again")
+        warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
+        tree = header["tree"]
+        if sum(map(tree.count, ",[{")) > LARGEST_TREE:
+            raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
+        return _Decoder(tensors, device).decode(json.loads(tree))
+
+
+@contextmanager
+def readable(path: Path | str) -> Iterator[None]:
+    """Turn whatever goes wrong in a block that builds a model from a file into one error.
+
+    Files may be forged, with any tree and a checksum that fits it.
+    """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
-            return _Decoder(tensors, device).decode(json.loads(header["tree"]))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        yield
+    except (ModelFileError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
         raise ModelFileError(
-            f"{path} has the header of a distgp model but not its content ({error}): it was damaged, "
-            "or written by another version"
+            f"{path} has the header of a distgp model but not its content ({type(error).__name__}: "
+            f"{said}): it was damaged, or written by another version"
         ) from error
 
 
@@ -210,6 +235,8 @@ class _Encoder:
             return value
         if isinstance(value, float):
             return value if np.isfinite(value) else {"float": str(value)}
+        if isinstance(value, list) and len(value) > LONG_LIST and _all_floats(value):
+            return self._leaf(np.array(value), path)
         if isinstance(value, list | tuple):
             items = [self.encode(item, f"{path}.{i}") for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"tuple": items}
@@ -254,6 +281,10 @@ class _Encoder:
             if spec.init
         }
         return {"class": name, "path": path, "fields": fields}
+
+
+def _all_floats(values: list[Any]) -> bool:
+    return all(isinstance(value, float) for value in values)
 
 
 class _Decoder:

@@ -22,7 +22,7 @@ from distgp.aggregation import (
 from distgp.auto import Rows, is_auto
 from distgp.calibration import Calibration
 from distgp.data import frames, parquet, sample
-from distgp.data.column import CHOICES
+from distgp.data.column import CHOICES, check_choices
 from distgp.data.encoding import Columns
 from distgp.data.partition import PARTITIONS, Partition
 from distgp.data.scaling import Scaling
@@ -243,7 +243,7 @@ class DistributedGPRegressor(Predictor):
         "partition": _partition,
         "training": a_name(ALGORITHMS, Algorithm, "auto", None),
         "n_iter": a_count(None),
-        "learning_rate": a_positive_number("positive and finite", None),
+        "learning_rate": a_positive_number("a positive number, at most 1e6", None, most=1e6),
         "training_rows": a_count(None, "auto"),
         "priors": _priors,
         "bounds": _bounds,
@@ -573,6 +573,7 @@ class DistributedGPRegressor(Predictor):
             The estimator itself.
         """
         columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
+        check_choices(missing=missing, dates=dates)
         with self._unchanged_on_failure():
             return self._fit_parquet(str(path), target, columns, missing)
 

@@ -6,14 +6,21 @@ import pytest
 import typer
 
 from distgp.cli.terminal import plain_errors, print_figures
+from distgp.engines import EngineError
 from distgp.novelty import NoveltyWarning
+
+NO_MEMORY = "out of memory: use fewer rows or inducing inputs, or more experts"
 
 
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
         (ValueError("two\nlines"), 2, "distgp: two lines\n"),
-        (MemoryError(), 2, "distgp: MemoryError\n"),
+        (MemoryError("no room"), 2, f"distgp: {NO_MEMORY} (no room)\n"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2,
+         f"distgp: {NO_MEMORY} ([enforce fail] DefaultCPUAllocator: can't allocate memory)\n"),
+        (RuntimeError("k"), 1, "distgp: unexpected RuntimeError: k (this is a mistake of distgp's own)\n"),
+        (EngineError("lost"), 2, "distgp: lost\n"),
         (KeyError("k"), 1, "distgp: unexpected KeyError: 'k' (this is a mistake of distgp's own)\n"),
         (KeyboardInterrupt(), 130, "distgp: interrupted\n"),
     ],

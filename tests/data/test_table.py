@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back(tmp_path, suffix):
     back = table.read()
     assert back.column("x").to_pylist() == [1, 2, 3, 4]
     assert back.column("y").to_pylist() == [1.0, 2.0, None, 4.0]
-    pieces = list(table.batches({}, rows=3))
+    pieces = list(table.batches(rows=3))
     assert [p.num_rows for p in pieces] == [3, 1]
     assert pa.Table.from_batches(pieces).equals(back)
 
@@ -104,7 +104,7 @@ def test_types_are_unified_over_files(tmp_path, suffix):
     table = Table.open(tmp_path)
     assert table.schema.field("x").type == pa.float64()
     assert table.read().to_pydict() == {"x": [1.0, 2.0, 0.5], "s": ["a", "b", "c"]}
-    assert {piece.schema for piece in table.batches({})} == {table.schema}
+    assert {piece.schema for piece in table.batches()} == {table.schema}
 
 
 def test_an_index_of_pandas_stays_one(tmp_path):
@@ -131,7 +131,7 @@ def test_a_file_that_goes_on_with_other_types_is_refused(tmp_path):
     with pytest.raises(
         TableError, match=r"conversion error.*types come from the model, or from the"
     ):
-        list(Table.open(tmp_path / "t.csv").batches({}))
+        list(Table.open(tmp_path / "t.csv").batches())
 
 
 def test_files_that_are_no_tables(tmp_path):

@@ -111,7 +111,7 @@ TWO_NODES = """
         after = gp.predict(new, return_std=True, aggregation="rbcm")
         kept = len({*pids} & {*gp.experts_.placement.pids()})
         gaps = (float(np.abs(a - b).max()) for a, b in zip(before, after))
-        print(len(nodes), engine.workers, kept, *gaps, flush=True)
+        print(len(nodes), len(gp.experts_.placement), kept, *gaps, flush=True)
     cluster.shutdown()
 """
 

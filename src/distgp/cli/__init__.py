@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from distgp.cli import commands, demo, serve
@@ -29,4 +31,7 @@ for command in (
 
 def main() -> None:
     """Run the `distgp` command with the arguments of this process."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before or after the command's own work
+        sys.exit(130)

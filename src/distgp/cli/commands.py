@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +17,7 @@ from distgp.cli.terminal import (
     print_figures,
     print_results,
     refuse_existing,
+    refuse_input,
     tell_dropped,
 )
 
@@ -65,9 +65,11 @@ def fit(
 ) -> None:
     """Fit a model to a table and write it to a file."""
     from distgp.cli.streaming import fit_table
+    from distgp.data.table import Table
 
     with plain_errors():
         refuse_existing(force, output)
+        refuse_input(output, *Table.open(data).paths)
         columns = o.column_options(features, drop, categorical, dates)
         by, columns = o.held_out_by(validation, time, groups, columns)
         by, columns = o.of_rows(weight, noise_variance, by, columns)
@@ -140,6 +142,7 @@ def predict(
 
     with plain_errors():
         refuse_existing(force, output)
+        refuse_input(output, model)
         fitted = distgp.load(model)
         begin = perf_counter()
         rows, dropped = predict_table(
@@ -253,7 +256,10 @@ def compare(
             random_state=seed,
             verbose=not (quiet or as_json),
         )
-        table = Table.open(data).read(columns["categorical"])
+        opened_table = Table.open(data)
+        for written in (csv, picture):
+            refuse_input(written, *opened_table.paths)
+        table = opened_table.read(columns["categorical"])
         X, y, learnt, keep = training_rows(table, target, missing.value, **columns)
         tell_dropped(int((~keep).sum()), as_json)
         show = not (quiet or as_json)
@@ -321,10 +327,7 @@ def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str,
         "held_out_cover": best.cover,
     }
     if as_json:
-        found["choice"] = [
-            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(t).items()}
-            for t in choice.trials
-        ]
+        found["choice"] = [asdict(trial) for trial in choice.trials]
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distgp import metrics
+from distgp.cli.terminal import refuse_input
 from distgp.data.column import numbers
 from distgp.data.encoding import Columns, complete_rows, learn
 from distgp.data.parquet import ParquetRows
@@ -174,6 +175,7 @@ def predict_table(
     if not 0 < interval < 1:
         raise ValueError(f"interval must be a probability between 0 and 1, got {interval}")
     table, columns = Table.open(path), columns_of(model)
+    refuse_input(output, *table.paths)
     columns.check(table.names)
     new = [prefix + name for name in OUTPUTS]
     if taken := [name for name in new if name in table.names]:
@@ -239,12 +241,14 @@ def score_table(
     y, mean, std, lower, upper, density = (
         np.concatenate(parts) for parts in zip(*found, strict=True)
     )
-    normal = metrics.nlpd(y, mean, np.square(std))
+    with np.errstate(over="ignore", invalid="ignore"):  # JSON has null for what is infinite
+        normal = metrics.nlpd(y, mean, np.square(std))
+        rmse, r2 = metrics.rmse(y, mean), 1.0 - metrics.smse(y, mean) if np.ptp(y) else None
     return {
         "rows": len(y),
         "dropped": dropped,
-        "rmse": metrics.rmse(y, mean),
-        "r2": 1.0 - metrics.smse(y, mean) if np.ptp(y) else None,
+        "rmse": rmse,
+        "r2": r2,
         "nlpd": float(density.mean()) if model.target_transform else normal,
         "coverage_90": float(np.mean((lower <= y) & (y <= upper))),
     }
@@ -320,7 +324,7 @@ def _pieces(
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, int]]:
     """Batches of complete rows, their inputs, and how many rows were dropped from each."""
     names = [*columns.owners, *([columns.target] if target else [])]
-    for batch in table.batches(columns.types()):
+    for batch in table.batches(columns.types(target)):
         X = columns.matrix(batch, unknown)
         values = np.column_stack([X, columns.targets(batch)]) if target else X
         keep = complete_rows(values, names, missing)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,37 +19,77 @@ from rich.table import Table as Grid
 
 from distgp.compare import Result
 from distgp.engines import EngineError
+from distgp.files import check_writable
 from distgp.novelty import NoveltyWarning
 
-errors = Console(stderr=True, highlight=False)
+errors = Console(stderr=True, highlight=False, width=100)  # lines are not wrapped at it
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn errors and warnings of the block into one line each, and errors into an exit code.
 
-    2 is for what the user can mend, 1 for a mistake of our own, 130 for an interruption.
+    2 is for what the user can mend, 1 for a mistake of our own, 130 for an interruption, and 128 and the
+    signal's number where the process is told to end; what was being written is removed then. Readers
+    that leave before the end, as `head` does, are no error.
     """
     import pyarrow as pa
 
-    mendable = (ValueError, ArithmeticError, OSError, pa.ArrowException, MemoryError, EngineError)
+    mendable = (ValueError, ArithmeticError, OSError, pa.ArrowException, EngineError)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _ended_by_signals():
             warnings.showwarning = _teller()
             yield
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for what is flushed at exit
+        raise typer.Exit(0) from None
     except mendable as error:
         tell_error(str(error) or type(error).__name__)
         raise typer.Exit(2) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        tell_error(
-            f"unexpected {type(error).__name__}: {error} (this is a mistake of distgp's own)"
-        )
+        if _out_of_memory(error):
+            tell_error(
+                f"out of memory: use fewer rows or inducing inputs, or more experts ({error})"
+            )
+            raise typer.Exit(2) from None
+        kind = type(error).__name__
+        tell_error(f"unexpected {kind}: {error} (this is a mistake of distgp's own)")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         _print_line("distgp: interrupted")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as an exception does, so that it can tidy up."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    try:
+        before = {name: signal.signal(getattr(signal, name), end) for name in names}
+    except ValueError:  # only the main thread may
+        before = {}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether Python, PyTorch or a GPU had no memory left; PyTorch says so in the text alone."""
+    said = str(error).lower()
+    marks = ("allocate memory", "out of memory", "bad_alloc")
+    return isinstance(error, MemoryError) or any(mark in said for mark in marks)
 
 
 def tell_error(text: str) -> None:
@@ -87,26 +130,38 @@ def tell_dropped(dropped: int, as_json: bool) -> None:
 
 
 def refuse_existing(force: bool, *paths: Path) -> None:
-    """Refuse to overwrite, and to write where there is no folder, before any work is done.
+    """Refuse to overwrite, and to write where nothing can be written, before any work is done.
 
     Raises
     ------
     ValueError
-        If a path cannot be written to, or holds a file and `force` was not given.
+        If a path holds a file and `force` was not given.
+    OSError
+        If a path cannot be written to.
     """
     for path in paths:
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder, expected the name of a file to write")
-        if path.exists() and not force:
+        if path.is_file() and not force:
             raise ValueError(f"{path} exists already: choose another name, or give --force")
-        if not path.parent.is_dir():
-            raise ValueError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
+        check_writable(path)
+
+
+def refuse_input(output: Path, *inputs: Path | str) -> None:
+    """Refuse to write the result over what it is made from, even with --force.
+
+    Raises
+    ------
+    ValueError
+        If the output is one of the inputs, under any of their names.
+    """
+    for path in inputs:
+        if output.exists() and os.path.exists(path) and output.samefile(path):
+            raise ValueError(f"{output} is read by this command: give another name to write to")
 
 
 def print_figures(figures: dict[str, Any], as_json: bool) -> None:
     """Print named figures: one line each for people, one JSON object for programs."""
     if as_json:
-        typer.echo(json.dumps(figures))
+        typer.echo(json.dumps(_finite(figures), allow_nan=False))
         return
     width = max(12, *map(len, figures))
     for name, value in figures.items():
@@ -114,6 +169,15 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
             text = f"{value:.6g}" if isinstance(value, float) else value
             text = ", ".join(map(str, text)) if isinstance(text, list) else text
             typer.echo(f"{name:{width}s} {text}")
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have: infinity and NaN."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_results(

@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from distgp.data.column import Column, check_choices, distinct, numbers
 from distgp.data.locate import TableError
+from distgp.data.table import refuse_repeated
 
 MOST_CATEGORIES = 100
-INDEX = re.compile(r"__index_level_\d+__")
+MOST_NAMES = 50
+"""The most columns that an error message lists."""
+INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 """What pandas calls a frame's index in files: not a column that anyone meant."""
 
 
@@ -84,20 +87,23 @@ class Columns:
             found += [start] * size if one else range(start, start + size)
         return tuple(found)
 
-    def types(self) -> dict[str, pa.DataType]:
-        """Tell what the columns of a CSV file are to be read as."""
-        kinds = {"number": pa.float64(), "category": pa.string()}
-        known = {c.name: kinds[c.kind] for c in self.inputs if c.kind in kinds and not c.boolean}
-        known |= {c.name: pa.bool_() for c in self.inputs if c.boolean}
-        return known | ({self.target: pa.float64()} if self.target else {})
+    def types(self, target: bool = False) -> dict[str, pa.DataType | None]:
+        """Tell what the inputs in a CSV file are to be read as, and the target if asked.
+
+        None stands for what they are found to be: dates must not be made of numbers.
+        """
+        kinds = {"number": pa.float64(), "category": pa.string(), "date": None}
+        known = {c.name: pa.bool_() if c.boolean else kinds[c.kind] for c in self.inputs}
+        return known | ({self.target: pa.float64()} if target else {})
 
     def check(self, names: Sequence[str], target: bool = False) -> None:
         """Refuse a table whose columns, these names, lack an input or, if asked, the target."""
         wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
-        if lacking := [name for name in wanted if name not in names]:
+        there = set(names)
+        if lacking := [name for name in wanted if name not in there]:
             raise TableError(
-                f"the table lacks the column(s) {', '.join(map(repr, lacking))} that the model needs; "
-                f"it has {', '.join(map(repr, names))}"
+                f"the table lacks the column(s) {_listed(lacking)} that the model needs; it has "
+                f"{_listed(names)}"
             )
 
     def matrix(self, batch: pa.RecordBatch | pa.Table, unknown: str = "refuse") -> np.ndarray:
@@ -143,10 +149,7 @@ def learn(table: pa.Table, target: str | None, impute: bool = False, **options: 
     -------
     Columns
     """
-    names = table.schema.names
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise TableError(f"the table has more than one column {twice!r}: rename them")
+    refuse_repeated(table.schema.names, "the table")
     if table.num_rows == 0:
         raise TableError("the table has columns but no rows")
     columns = learn_columns(
@@ -199,18 +202,19 @@ def learn_columns(
         If a column is not there, or holds what no numbers can be made of.
     """
     check_choices(dates=dates)
-    names = schema.names
+    names, dropped, labels = set(schema.names), set(drop), set(categorical)
     for name in (*(() if target is None else (target,)), *(features or ()), *drop, *categorical):
         if name not in names:
-            raise TableError(f"no column {name!r}; the table has {', '.join(map(repr, names))}")
-    given = dict.fromkeys(features) if features else [n for n in names if not INDEX.fullmatch(n)]
-    kept = [name for name in given if name != target and name not in drop]
+            raise TableError(f"no column {name!r}; the table has {_listed(schema.names)}")
+    meant = [name for name in schema.names if not INDEX.fullmatch(name)]
+    given = dict.fromkeys(features) if features else meant
+    kept = [name for name in given if name != target and name not in dropped]
     if not kept:
         raise TableError(f"no input columns are left beside the target {target!r}")
     if target is not None and _kind_of(schema.field(target).type) not in ("number", "empty"):
         raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
     types = {name: schema.field(name).type for name in kept}
-    inputs = [_learn(n, type_, texts_of, n in categorical, dates) for n, type_ in types.items()]
+    inputs = [_learn(n, type_, texts_of, n in labels, dates) for n, type_ in types.items()]
     return Columns(target or "", tuple(inputs))
 
 
@@ -251,6 +255,12 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
             "missing='impute'"
         )
     return np.asarray(~absent.any(1))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names for an error message: the first of them where there are many."""
+    shown = ", ".join(map(repr, names[:MOST_NAMES]))
+    return shown + (f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else "")
 
 
 def _learn(

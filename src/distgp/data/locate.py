@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 from fsspec.implementations.arrow import ArrowFSWrapper
@@ -24,11 +26,43 @@ SUFFIXES = {
 }
 
 
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""What writers of partitioned tables call the folder of rows without a value."""
+
+
 class TableError(ValueError):
     """A file cannot be read as a table, or lacks what is asked of it."""
 
 
-def find(path: str | Path) -> tuple[fs.FileSystem, tuple[str, ...]]:
+@dataclass(frozen=True)
+class Found:
+    """The files that a path stands for.
+
+    Parameters
+    ----------
+    system : pyarrow.fs.FileSystem
+        The file system that they are on.
+    paths : tuple of str
+        Their paths there, sorted.
+    root : str
+        The folder below which they were looked for.
+    """
+
+    system: fs.FileSystem
+    paths: tuple[str, ...]
+    root: str
+
+    def keys(self) -> list[dict[str, str | None]]:
+        """What the names of folders such as ``year=2024`` below the root say of each file."""
+        below = [path[len(self.root) :].split("/")[:-1] for path in self.paths]
+        found = [[part.partition("=")[::2] for part in parts if "=" in part] for parts in below]
+        return [
+            {key: None if value == NO_VALUE else unquote(value) for key, value in pairs}
+            for pairs in found
+        ]
+
+
+def find(path: str | Path) -> Found:
     """Find the files that a path stands for.
 
     Parameters
@@ -40,23 +74,24 @@ def find(path: str | Path) -> tuple[fs.FileSystem, tuple[str, ...]]:
 
     Returns
     -------
-    tuple
-        The file system, and the files' paths on it, sorted.
+    Found
 
     Raises
     ------
     TableError
         If there is no such file, or the file system cannot be reached.
     """
+    if not str(path).strip():
+        raise TableError("expected the name of a file, a folder or a glob, got an empty text")
     try:
         system, full = _resolve(str(path))
         kind = system.get_file_info(full).type
         if kind == fs.FileType.File:
-            return system, (full,)
+            return Found(system, (full,), full.rpartition("/")[0])
         if kind == fs.FileType.Directory:
-            return system, _inside(system, full, path)
+            return Found(system, _inside(system, full, path), full.rstrip("/"))
         if re.search(r"[*?[]", full):
-            return system, _matching(system, full, path)
+            return Found(system, _matching(system, full, path), _before_wildcards(full))
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"cannot list {path}: {error}") from error
     raise TableError(f"there is no file {str(path)!r}")
@@ -99,9 +134,14 @@ def _inside(system: fs.FileSystem, folder: str, path: str | Path) -> tuple[str, 
     return tuple(sorted(found))
 
 
+def _before_wildcards(pattern: str) -> str:
+    """The folder that all files that match a glob lie below."""
+    return re.split(r"[*?[]", pattern)[0].rpartition("/")[0]
+
+
 def _matching(system: fs.FileSystem, pattern: str, path: str | Path) -> tuple[str, ...]:
     """List the files that match a glob; as in a shell, wildcards match no leading dots."""
-    folder = re.split(r"[*?[]", pattern)[0].rpartition("/")[0]
+    folder = _before_wildcards(pattern)
     names = [str(name) for name in ArrowFSWrapper(system).glob(pattern)]
     if "/." not in pattern[len(folder) :]:
         names = [name for name in names if "/." not in name[len(folder) :]]

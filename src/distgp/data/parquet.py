@@ -6,6 +6,7 @@ them out to its experts at random.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from distgp.data.partition import RandomPartition, split
 from distgp.data.scaling import Scaling, common_scale
 from distgp.data.shard import Shard, stack
 from distgp.data.source import even_parts, named
-from distgp.data.table import BATCH_ROWS, Table, TableError, reading
+from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, reading, with_keys
 from distgp.engines import Engine, Placement
 
 
@@ -43,6 +44,10 @@ class Piece:
         The rows, counted from the beginning of the first of these groups.
     offset : int
         The number of the first row in the whole data set.
+    keys : Keys
+        The columns that the names of the file's folders give.
+    mark : tuple
+        What the file was when the rows were divided, as of `mark_of`.
     """
 
     path: str
@@ -50,6 +55,8 @@ class Piece:
     start: int
     stop: int
     offset: int
+    keys: Keys
+    mark: tuple[int, int, str]
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class ParquetRows:
 
     table: Table
     groups: tuple[tuple[int, ...], ...]
+    marks: tuple[tuple[int, int, str], ...]
 
     @staticmethod
     def open(path: str | Path) -> ParquetRows:
@@ -101,7 +109,9 @@ class ParquetRows:
         groups = tuple(tuple(group.num_rows for group in file) for file in files)
         if not sum(map(sum, groups)):
             raise TableError(f"{path} holds no rows")
-        return ParquetRows(table, groups)
+        return ParquetRows(
+            table, groups, tuple(mark_of(table.system, name) for name in table.paths)
+        )
 
     @property
     def n(self) -> int:
@@ -120,14 +130,27 @@ class ParquetRows:
     def _between(self, low: int, high: int) -> Iterator[Piece]:
         """Find the rows low … high − 1 of the data set in the files."""
         offset = 0
-        for path, groups in zip(self.table.paths, self.groups, strict=True):
+        files = zip(self.table.paths, self.groups, self.table.keys, self.marks, strict=True)
+        for path, groups, keys, mark in files:
             edges = list(accumulate(groups, initial=0))
             start, stop = max(low - offset, 0), min(high - offset, edges[-1])
             if start < stop:
                 inside = range(bisect_right(edges, start) - 1, bisect_left(edges, stop))
                 begin = edges[inside.start]
-                yield Piece(path, inside, start - begin, stop - begin, offset + start)
+                low_row, high_row = start - begin, stop - begin
+                yield Piece(path, inside, low_row, high_row, offset + start, keys, mark)
             offset += edges[-1]
+
+
+def mark_of(system: fs.FileSystem, path: str) -> tuple[int, int, str]:
+    """The size and time of a Parquet file, and a hash of its footer, by which a change is noticed."""
+    info = system.get_file_info(path)
+    with reading(system, path, "parquet") as file:
+        file.seek(max(0, info.size - 8))
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(max(0, info.size - 8 - length))
+        footer = hashlib.sha256(file.read(min(length, info.size))).hexdigest()
+    return info.size, info.mtime_ns or 0, footer
 
 
 def place(
@@ -239,9 +262,17 @@ def _batches(stretch: Stretch, names: Sequence[str]) -> Iterator[tuple[int, pa.R
     """Read these columns in batches, each with the number of its first row in the data set."""
     for piece in stretch.pieces:
         position = 0
+        if mark_of(stretch.system, piece.path) != piece.mark:
+            raise TableError(
+                f"{piece.path} was changed after the fit began, so its rows cannot be read again as they "
+                "were: fit again"
+            )
         with reading(stretch.system, piece.path, "parquet") as source:
             file = parquet.ParquetFile(source)
-            for batch in file.iter_batches(BATCH_ROWS, list(piece.groups), columns=list(names)):
+            stored = [name for name in names if name not in piece.keys]
+            stored = stored or file.schema_arrow.names[:1]  # for the number of rows
+            for batch in file.iter_batches(BATCH_ROWS, list(piece.groups), columns=stored):
+                batch = with_keys(batch, piece.keys)
                 start = max(piece.start - position, 0)
                 stop = min(piece.stop - position, batch.num_rows)
                 if start < stop:

@@ -102,6 +102,11 @@ class ColumnPartition(Partition):
     def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
         """Label the rows by their value. The seed is not used."""
         del seed
+        if not (isinstance(self.column, int) and -X.shape[1] <= self.column < X.shape[1]):
+            raise ValueError(
+                f"ColumnPartition(column) must name one of the {X.shape[1]} input columns by its place, 0 "
+                f"to {X.shape[1] - 1}, got {self.column!r}"
+            )
         values, group, counts = np.unique(
             X[:, self.column], return_inverse=True, return_counts=True
         )

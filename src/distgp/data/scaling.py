@@ -11,6 +11,9 @@ from torch import Tensor
 
 from distgp import linalg
 
+LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
+"""The largest standardised value: its square, divided by a short lengthscale's, does not overflow."""
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -72,8 +75,17 @@ class Scaling:
         return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]), slope)
 
     def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
-        """Standardised inputs, in the dtype and on the device of `like`."""
-        return torch.as_tensor((X - self.x_mean) / self.x_scale).to(like)
+        """Standardised inputs, in the dtype and on the device of `like`.
+
+        Raises
+        ------
+        ValueError
+            If a value is too large to compute with: distances would overflow, and predictions be NaN.
+        """
+        with np.errstate(over="ignore"):
+            standard = (X - self.x_mean) / self.x_scale
+        _refuse_huge("an input", standard, X, like)
+        return torch.as_tensor(standard).to(like)
 
     def original(self, X: Tensor) -> np.ndarray:
         """Inputs in the units of the data: the inverse of `inputs`."""
@@ -81,13 +93,16 @@ class Scaling:
 
     def targets(self, y: np.ndarray, X: np.ndarray, like: Tensor) -> Tensor:
         """Standardised targets y of the rows X, in the dtype and on the device of `like`."""
-        return torch.as_tensor((y - self.trend(X)) / self.y_scale).to(like)
+        with np.errstate(over="ignore"):
+            standard = (y - self.trend(X)) / self.y_scale
+        _refuse_huge("a target", standard, y, like)
+        return torch.as_tensor(standard).to(like)
 
     def mean(self, mean: Tensor, X: np.ndarray) -> np.ndarray:
         """A mean at the rows of X, (N,) or (N, draws), in the target's units."""
         trend = self.trend(X)
         shift = trend[:, None] if isinstance(trend, np.ndarray) and mean.ndim > 1 else trend
-        return mean.cpu().double().numpy() * self.y_scale + shift
+        return _finite(mean.cpu().double().numpy() * self.y_scale + shift)
 
     def trend(self, X: np.ndarray) -> np.ndarray | float:
         """The target's mean: a number, or with a linear trend one per row of X."""
@@ -97,7 +112,29 @@ class Scaling:
 
     def variance(self, variance: Tensor) -> np.ndarray:
         """A variance or covariance in the target's units, squared."""
-        return variance.cpu().double().numpy() * self.y_scale**2
+        return _finite(variance.cpu().double().numpy() * self.y_scale**2)
+
+
+def _refuse_huge(what: str, standard: np.ndarray, given: np.ndarray, like: Tensor) -> None:
+    """Refuse standardised values beyond `LARGEST`; `given` has the same values in the data's units."""
+    largest = np.abs(standard).max(initial=0.0)
+    if not largest <= LARGEST[like.dtype]:
+        value = given.flat[int(np.abs(standard).argmax())]
+        raise ValueError(
+            f"{what} is {value:g}, too far from the training rows to compute with in "
+            f"{str(like.dtype).removeprefix('torch.')}: if it stands for a missing value, leave the row "
+            "out or correct it; otherwise give it in other units"
+        )
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    """Predictions as they are; refused where they overflow, as those of polynomials far away do."""
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "a prediction is too large to compute, since an input is too far from the training rows for "
+            "this kernel: correct the input, or leave the row out"
+        )
+    return values
 
 
 def common_scale(scale: np.ndarray, blocks: Sequence[Sequence[int]]) -> np.ndarray:

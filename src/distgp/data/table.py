@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute
 from pyarrow import csv, fs, parquet
 
 from distgp.data.locate import TableError, find, kind_of
@@ -18,6 +21,10 @@ BATCH_ROWS = 2**16
 """Rows that are read, predicted and written at a time."""
 CSV_BLOCK = 2**24
 """Bytes of a CSV file from which the types of columns that nobody declared are guessed."""
+CSV_FORM = csv.ParseOptions(newlines_in_values=True)
+Keys: TypeAlias = "dict[str, pa.Scalar]"
+"""The values of columns that the names of a file's folders give, by the columns' names."""
+pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,15 @@ class Table:
         "csv", "parquet" or "arrow".
     schema : pyarrow.Schema
         The columns and their types, unified over all files.
+    keys : tuple of Keys
+        The columns that the names of folders give, such as ``year=2024``, and their values per file.
     """
 
     system: fs.FileSystem
     paths: tuple[str, ...]
     kind: str
     schema: pa.Schema
+    keys: tuple[Keys, ...]
 
     @staticmethod
     def open(path: str | Path) -> Table:
@@ -50,7 +60,8 @@ class Table:
         TableError
             If there is no such file, it is no table, or its files do not have the same columns.
         """
-        system, paths = find(path)
+        found = find(path)
+        system, paths, keys = found.system, found.paths, _typed(found.keys())
         kinds = sorted({kind_of(found) for found in paths})
         if len(kinds) > 1:
             raise TableError(
@@ -60,10 +71,10 @@ class Table:
         if kinds == ["arrow"] and isinstance(system, fs.LocalFileSystem):
             system = fs.LocalFileSystem(use_mmap=True)  # a long batch is not read as a whole
         schemas = []
-        for found in paths:
-            with _reader(system, found, kinds[0], {}) as (schema, _):
-                schemas.append(_decoded(schema))
-        return Table(system, paths, kinds[0], _unified(schemas, paths))
+        for name, own in zip(paths, keys, strict=True):
+            with _reader(system, name, kinds[0], {}) as (schema, _):
+                schemas.append(_with_key_fields(_decoded(schema), own, name))
+        return Table(system, paths, kinds[0], _unified(schemas, paths), keys)
 
     @property
     def names(self) -> list[str]:
@@ -76,9 +87,11 @@ class Table:
             # As a whole, so that the types of columns come from all rows.
             options = _conversion({name: pa.string() for name in text})
             parts = []
-            for path in self.paths:
+            for path, keys in zip(self.paths, self.keys, strict=True):
                 with reading(self.system, path, self.kind) as file:
-                    parts.append(csv.read_csv(file, convert_options=options))
+                    part = csv.read_csv(file, None, CSV_FORM, options)
+                    _refuse_bytes(part.schema, path)
+                    parts.append(with_keys(_empty_is_missing(part), keys))
             return pa.concat_tables(parts, promote_options="permissive")
         batches = list(self.batches())
         return pa.Table.from_batches(batches, schema=batches[0].schema if batches else self.schema)
@@ -91,20 +104,26 @@ class Table:
         Parameters
         ----------
         types : dict, optional
-            The types of columns of CSV files, where they are known better than from the first rows.
+            The types of columns of CSV files that are used. All others are texts then, as written.
         rows : int
             The most rows of a piece.
         """
         known: dict[str, pa.DataType] = {}
         for field in self.schema:  # a CSV column that begins without values may go on with any
-            known[field.name] = pa.string() if pa.types.is_null(field.type) else field.type
-        for path in self.paths:
-            with _reader(self.system, path, self.kind, known | (types or {}), rows) as (_, pieces):
+            unused = types is not None and field.name not in types
+            text = unused or pa.types.is_null(field.type)
+            known[field.name] = pa.string() if text else field.type
+        known |= {name: kind for name, kind in (types or {}).items() if kind is not None}
+        for path, keys in zip(self.paths, self.keys, strict=True):
+            with _reader(self.system, path, self.kind, known, rows) as (_, pieces):
                 for piece in pieces:
+                    piece = with_keys(piece, keys)
                     if piece.schema.names != self.names:
                         piece = piece.select(self.names)
                     if self.kind != "csv" and piece.schema != self.schema:
                         piece = piece.cast(self.schema)
+                    if self.kind == "csv":
+                        piece = _empty_is_missing(piece)
                     for start in range(0, piece.num_rows, rows):
                         yield piece.slice(start, rows)
 
@@ -154,10 +173,71 @@ def _unified(schemas: Sequence[pa.Schema], paths: Sequence[str]) -> pa.Schema:
             raise TableError(
                 f"{path} and {paths[0]} have columns of other types: {error}"
             ) from error
-    repeated = [name for name in schema.names if schema.names.count(name) > 1]
-    if repeated:
-        raise TableError(f"{paths[0]} has more than one column {repeated[0]!r}: rename them")
+    refuse_repeated(schema.names, paths[0])
     return schema
+
+
+def refuse_repeated(names: Sequence[str], table: str) -> None:
+    """Refuse columns of the same name."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise TableError(f"{table} has more than one column {name!r}: rename them")
+
+
+def _typed(keys: Sequence[dict[str, str | None]]) -> tuple[Keys, ...]:
+    """The values of key columns as integers where all are, else as texts."""
+    values = {name: [own[name] for own in keys if name in own] for own in keys for name in own}
+    whole_numbers = {
+        name: all(v is None or re.fullmatch(r"0|-?[1-9][0-9]{0,17}", v) for v in found)
+        for name, found in values.items()
+    }
+    return tuple(
+        {
+            name: pa.scalar(
+                None if value is None else int(value) if whole_numbers[name] else value,
+                pa.int64() if whole_numbers[name] else pa.string(),
+            )
+            for name, value in own.items()
+        }
+        for own in keys
+    )
+
+
+def _with_key_fields(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
+    """The schema of a file's own columns and those of its folders' names."""
+    for name, value in keys.items():
+        if name in schema.names:
+            raise TableError(
+                f"{path} has a column {name!r}, and its folder's name gives another: rename the folder"
+            )
+        schema = schema.append(pa.field(name, value.type))
+    return schema
+
+
+def with_keys(rows: Any, keys: Keys) -> Any:
+    """Rows of a file with the columns that its folders' names give."""
+    for name, value in keys.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
+
+
+def _empty_is_missing(rows: Any) -> Any:
+    """Rows of a CSV file with missing values for empty texts; every other text, "NA" too, is one."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_string(field.type):
+            values = rows.column(i)
+            rows = rows.set_column(i, field, pc.if_else(pc.equal(values, ""), None, values))
+    return rows
+
+
+def _refuse_bytes(schema: pa.Schema, path: str) -> None:
+    """Refuse a CSV file whose texts are not UTF-8: pyarrow calls such columns binary."""
+    for field in schema:
+        if pa.types.is_binary(field.type):
+            raise TableError(
+                f"{path} is not written in UTF-8: see column {field.name!r}. Convert it, for example by "
+                "iconv -f latin1 -t utf8"
+            )
 
 
 def _decoded(schema: pa.Schema) -> pa.Schema:
@@ -193,12 +273,16 @@ def _reader(
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a file for its schema and its batches."""
     with reading(system, path, kind) as file:
-        yield _READERS[kind](file, types, rows)
+        schema, pieces = _READERS[kind](file, types, rows)
+        if kind == "csv":
+            _refuse_bytes(schema, path)
+        yield schema, pieces
 
 
 def _csv(file: pa.NativeFile, types: dict[str, pa.DataType], rows: int) -> Any:
     del rows  # its batches are blocks of bytes
-    reader = csv.open_csv(file, csv.ReadOptions(block_size=CSV_BLOCK), None, _conversion(types))
+    size = csv.ReadOptions(block_size=CSV_BLOCK)
+    reader = csv.open_csv(file, size, CSV_FORM, _conversion(types))
     return reader.schema, iter(reader)
 
 
@@ -225,8 +309,8 @@ _READERS: dict[str, Callable[..., Any]] = {"csv": _csv, "parquet": _parquet, "ar
 
 
 def _conversion(types: dict[str, pa.DataType]) -> csv.ConvertOptions:
-    """Read an empty field as a missing value, in text as in numbers."""
-    return csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    """Types of columns; "NA" and the like are missing numbers, but texts like any other."""
+    return csv.ConvertOptions(column_types=types, strings_can_be_null=False)
 
 
 def _writer(path: Path, kind: str, schema: pa.Schema) -> Any:

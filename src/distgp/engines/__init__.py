@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from distgp.engines.base import Engine, EngineError, Placement, Traffic
+from distgp.engines.base import Engine, EngineError, EngineWarning, Placement, Traffic
 from distgp.engines.devices import DevicesEngine
 from distgp.engines.local import LocalEngine, LocalPlacement
 
@@ -10,6 +10,7 @@ __all__ = [
     "DevicesEngine",
     "Engine",
     "EngineError",
+    "EngineWarning",
     "LocalEngine",
     "LocalPlacement",
     "Placement",

@@ -27,6 +27,10 @@ OTHER = "other"
 """The kind under which values are counted that do not say what they travel as."""
 
 
+class EngineWarning(UserWarning):
+    """A cluster is other than was asked for, or open to others."""
+
+
 class EngineError(RuntimeError):
     """Workers were lost or took too long, and retrying did not help."""
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any, ClassVar, Generic
 
-from distgp.engines.base import Engine, EngineError, Item, Placement, Result, Traffic, measured
+from distgp.engines.base import (
+    Engine,
+    EngineError,
+    EngineWarning,
+    Item,
+    Placement,
+    Result,
+    Traffic,
+    measured,
+)
 from distgp.engines.local import LocalPlacement
 
 try:
     import ray
+    from ray.exceptions import RayError
 except ImportError as error:  # pragma: no cover - depends on the installation
     raise ImportError(
         "engine='ray' needs Ray, which is not installed: pip install 'distgp[ray]'"
     ) from error
 
+from distgp.engines import ray_start
 from distgp.engines.ray_pool import Pool
 from distgp.engines.ray_worker import Step, register_tensors
 
@@ -45,7 +59,8 @@ class RayEngine(Engine):
         The cluster to join: "auto", "ray://…" or "host:port". By default that of the environment variable
         RAY_ADDRESS; without one, a cluster is started on this machine and stopped with the engine.
     workers : int, optional
-        The most actors; one for every `cpus` CPUs of the cluster by default.
+        The most actors; one for every `cpus` CPUs of the cluster by default. Where fewer fit, those
+        that fit are used, with a warning.
     cpus, gpus : float
         What each actor takes of the cluster. With GPUs, its tensors live on the GPU.
     retries : int
@@ -70,17 +85,19 @@ class RayEngine(Engine):
         retries: int = 3,
         time_limit: float | None = 3600.0,
     ) -> None:
+        _check_options(workers, cpus, gpus, retries, time_limit)
         self.traffic = Traffic()
         self.users = weakref.WeakSet()
         self.pool = Pool(cpus, gpus, retries, time_limit)
-        self._asked = workers
-        _join(address)
+        self._asked, self._told = workers, False
+        join(address)
         _OPEN.add(self)
         register_tensors()
 
     @property
     def workers(self) -> int:
-        """The actors that fit on the cluster, or as many as were asked for."""
+        """The actors that fit on the cluster, and at most as many as were asked for."""
+        self.pool.check_open()
         room, pool = ray.cluster_resources(), self.pool
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         fit = sum(self._fit_on(node) for node in nodes)
@@ -89,7 +106,15 @@ class RayEngine(Engine):
                 f"no worker with {pool.cpus} CPUs and {pool.gpus} GPUs fits on the cluster, which has "
                 f"{room.get('CPU', 0):g} CPUs and {room.get('GPU', 0):g} GPUs"
             )
-        return fit if self._asked is None else self._asked
+        if self._asked is not None and self._asked > fit and not self._told:
+            self._told = True
+            warnings.warn(
+                f"{self._asked} workers with {pool.cpus:g} CPUs were asked for, and {fit} fit on the "
+                f"cluster with its {room.get('CPU', 0):g} CPUs: going on with {fit}",
+                EngineWarning,
+                stacklevel=2,
+            )
+        return fit if self._asked is None else min(fit, self._asked)
 
     def _fit_on(self, resources: dict[str, float]) -> int:
         """Count the actors that fit on a node."""
@@ -255,7 +280,26 @@ def _itself(item: Any) -> Any:
     return item
 
 
-def _join(address: str | None) -> None:
+def _check_options(workers: Any, cpus: Any, gpus: Any, retries: Any, time_limit: Any) -> None:
+    """Refuse options of the engine that cannot be meant."""
+
+    def number(value: Any, kind: type = Real) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and value == value
+
+    for name, value, fine, expected in (
+        ("workers", workers, workers is None or (number(workers, Integral) and workers >= 1),
+         "a positive integer, or None for one per CPU"),
+        ("cpus", cpus, number(cpus) and 0 <= cpus < math.inf, "a number of CPUs, 0 or more"),
+        ("gpus", gpus, number(gpus) and 0 <= gpus < math.inf, "a number of GPUs, 0 or more"),
+        ("retries", retries, number(retries, Integral) and retries >= 0, "an integer, 0 or more"),
+        ("time_limit", time_limit, time_limit is None or (number(time_limit) and time_limit > 0),
+         "a positive number of seconds, or None for any"),
+    ):  # fmt: skip
+        if not fine:
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
+def join(address: str | None) -> None:
     """Connect to a cluster, or start one, unless the process is connected already."""
     if ray.is_initialized():
         if address not in (None, "auto", ray.get_runtime_context().gcs_address):
@@ -267,10 +311,15 @@ def _join(address: str | None) -> None:
     # Left to itself, Ray would look for any cluster that was ever started on this machine, dead or alive.
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+        if address == "local":
+            ray_start.start()
+        else:
+            ray_start.check_reachable(address)
+            ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         there = "this machine" if address == "local" else address
-        raise EngineError(f"no Ray cluster to be had at {there}: {error}") from error
+        said = " ".join(str(error).split())[:300]
+        raise EngineError(f"no Ray cluster to be had at {there}: {said}") from error
     _STARTED_HERE.append(True)
 
 

@@ -77,23 +77,20 @@ class Pool:
             )
         self.actors += new
 
-    def replay(self, worker: int, steps: Sequence[Step]) -> Any:
-        """Have a worker take these steps; returns a reference to the last one's answer."""
-        actor, reference = self.actors[worker], None
-        for step in steps:
-            if step.parent is None:
-                reference = actor.make.remote(step.key, step.own[worker])
-            else:
-                reference = actor.derive.remote(
-                    step.key, step.parent, step.function, step.shared, step.own.get(worker, ())
-                )
-        return reference
+    def replay(self, worker: int, step: Step) -> Any:
+        """Have a worker take a step; returns a reference to its answer."""
+        actor = self.actors[worker]
+        if step.parent is None:
+            return actor.make.remote(step.key, step.own[worker])
+        return actor.derive.remote(
+            step.key, step.parent, step.function, step.shared, step.own.get(worker, ())
+        )
 
     def take(self, workers: Sequence[int], step: Step, names: Sequence[str]) -> list[Any]:
         """Have these workers take a step, in one round; a step that fails leaves nothing behind."""
         self.check_open()
         try:
-            return self.run(workers, lambda worker: self.replay(worker, [step]), names)
+            return self.run(workers, lambda worker: self.replay(worker, step), names)
         except Exception:
             self.forget(workers, step.key)
             raise
@@ -200,9 +197,8 @@ class Pool:
         self.actors[worker] = self._replacement()
         live = [placement for placement in self.live if worker in placement.held]
         steps = {step.key: step for placement in live for step in placement.steps}
-        if steps:
-            last = self.replay(worker, [steps[key] for key in sorted(steps)])
-            ray.get(last, timeout=self.time_limit)
+        for key in sorted(steps):  # one at a time: the first that fails is the one to tell of
+            ray.get(self.replay(worker, steps[key]), timeout=self.time_limit)
         for key in steps.keys() - {placement.steps[-1].key for placement in live}:
             self.actors[worker].forget.remote(key)  # needed on the way only
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import io
 import os
 import re
 import tempfile
@@ -22,6 +24,8 @@ TIMEOUT = 30.0
 """Seconds without a byte after which a download is given up."""
 CHUNK = 1 << 16
 """Bytes between two reports of progress."""
+LARGEST = 1 << 28
+"""Bytes at most of a download, and of a file in it: the largest data set has 5 MB."""
 
 
 class DataError(OSError):
@@ -64,11 +68,11 @@ GAS_TURBINE = Published(
         "gt_2015.csv": "9b08f35fde0d4b138232a605db4093c2b8bf9d6757e6f1fbd9534ad616c13591",
     },
     {
-        "gt_2011.csv": "96a39ef37be4af9f4928d46d6c1a8ca8b07210fbabc1b9c841b5abac92a098b6",
-        "gt_2012.csv": "11e615c4ff2dd7aa6d9b2384f7e10ae120f53f6d0b3611f579bd8b6d0149bcf1",
-        "gt_2013.csv": "04bfa30f920c802c30314bd6365033cecfa84287474242ce7ff571b9e20ad91f",
-        "gt_2014.csv": "3a8c19b6c8d25ed2a898a38fd4ec130d36bf0d69bd164a3f7a285cf079014034",
-        "gt_2015.csv": "21e13d253b451d46845465fc1088b3707ec3d1d381d1cb9095d0819e9f5766b4",
+        "gt_2011.csv": "d0be309a3a8a338b4e65b551c652c2bdf88f6d73d3a5d6800e59cdb570a57bdd",
+        "gt_2012.csv": "2ec2d57fe141f67bd4d88d190b7c51ca6ce70599382944a1cee6c6519ccfa223",
+        "gt_2013.csv": "171c7c0def03e67d5ece4292bb4547d3aad27c896107a987242a1d6412625c92",
+        "gt_2014.csv": "7051f7eecf881ac823a8b6895b6ee493187e48bef68814bf5d445c01d9fc7370",
+        "gt_2015.csv": "621186112c4a8573403cb314b63062ba6d04cacc5d658713ff61f5c66adda813",
     },
 )
 BEIJING = Published(
@@ -78,7 +82,7 @@ BEIJING = Published(
         "PRSA_data_2010.1.1-2014.12.31.csv": "77b185392c567d67bf0ddaa27cf57f6f1198e463a665d86360f3910c313719bd",
     },
     {
-        "PRSA_data_2010.1.1-2014.12.31.csv": "55a43dd835a6f490f0be434e0507f373f6eb4be55e3fb97203a0785213ab5e34",
+        "PRSA_data_2010.1.1-2014.12.31.csv": "faa0e29f13cde735c03a537363edce09cf9d634c7f9fed79120010343845c2bf",
     },
 )
 TRAFFIC = Published(
@@ -88,7 +92,7 @@ TRAFFIC = Published(
         "Metro_Interstate_Traffic_Volume.csv": "1b92185e2b9cd407e3ea626d10eb010a2ee82f820a48c6d8b690535511c1061a",
     },
     {
-        "Metro_Interstate_Traffic_Volume.csv": "0408bd49ad2e1fbf5429a096279bf2dfd839584a75ab57a12fe79017698dc991",
+        "Metro_Interstate_Traffic_Volume.csv": "39582c0a0c1e071946d82b4d91b28164266a14777421f6e6e94478f4fe3d8f9b",
     },
 )
 
@@ -126,13 +130,23 @@ def locate(
             f"{published.title}: {', '.join(missing)} not found in {place}. Put the published files there, "
             f"or leave --data-dir and {FOLDER_VARIABLE} unset to download them from {published.url}"
         )
-    if missing:
-        _fetch(published, place, verify)
     found = {name: place / name for name in published.files}
+    if missing or (verify and not given and not _all_right(published, found)):
+        _fetch(published, place, verify)
     if verify:
         for name, path in found.items():
             _check(published, name, path.read_bytes(), str(path))
     return found
+
+
+def _all_right(published: Published, found: dict[str, Path]) -> bool:
+    """Whether all files are as published; those of our own cache that are not are downloaded anew."""
+    try:
+        for name, path in found.items():
+            _check(published, name, path.read_bytes(), str(path))
+    except DataError:
+        return False
+    return True
 
 
 def cache_folder() -> Path:
@@ -143,7 +157,8 @@ def cache_folder() -> Path:
 def fingerprint(content: bytes) -> str:
     """SHA-256 of a CSV file's values, whichever program wrote them.
 
-    It is the same for 0 and 0.0, for NA and nothing, with or without quotes, and for any line ends.
+    It is the same for 0 and 0.0, for NA and nothing, and for any line ends; quotes count only where
+    they keep a comma or a line end inside a value.
 
     Parameters
     ----------
@@ -156,13 +171,15 @@ def fingerprint(content: bytes) -> str:
         64 hexadecimal digits.
     """
     digest = hashlib.sha256()
-    for line in content.decode("utf-8-sig", errors="replace").splitlines():
-        digest.update(",".join(_value(part) for part in line.split(",")).encode() + b"\n")
+    text = io.StringIO(content.decode("utf-8-sig", errors="replace"), newline="")
+    for values in csv.reader(text):
+        if values:
+            digest.update("\x1f".join(map(_value, values)).encode() + b"\x1e")
     return digest.hexdigest()
 
 
 def _value(text: str) -> str:
-    text = text.strip().strip('"')
+    text = text.strip()
     if text in ("", "NA"):
         return ""
     try:
@@ -194,6 +211,8 @@ def _downloaded(published: Published, folder: Path) -> Path:
         try:
             # The archive's own checksum is not published: the files in it are checked instead.
             return Path(pooch.retrieve(url, None, path=folder, downloader=download))
+        except DataError as error:
+            raise DataError(f"{url} was not downloaded: {error}") from error
         except OSError as error:
             answer = getattr(error, "response", None)
             if answer is not None:
@@ -220,6 +239,8 @@ class _Bar:
     def update(self, amount: int) -> None:
         if self._progress is None:
             self._progress = self._stack.enter_context(Progress(self._title, self.total or None))
+        if max(self.total, self._progress.done) > LARGEST:
+            raise DataError(f"it is larger than {LARGEST:,} bytes, which no data set here is")
         left = self.total - self._progress.done if self.total else amount
         self._progress.advance(min(amount, left))
 
@@ -237,12 +258,14 @@ def _unpacked(published: Published, archive: Path) -> dict[str, bytes]:
             inside = {Path(name).name: name for name in bundle.namelist()}
             contents = {}
             for name in published.files:
-                if name in inside:
-                    contents[name] = bundle.read(inside[name])
-                elif f"{name}.gz" in inside:
-                    contents[name] = gzip.decompress(bundle.read(inside[f"{name}.gz"]))
-                else:
+                packed = name if name in inside else f"{name}.gz"
+                if packed not in inside:
                     raise DataError(f"{published.url} holds no {name}, only {sorted(inside)}")
+                with bundle.open(inside[packed]) as file:
+                    plain = file if packed == name else gzip.GzipFile(fileobj=file)
+                    contents[name] = plain.read(LARGEST + 1)
+                if len(contents[name]) > LARGEST:
+                    raise DataError(f"{name} in {published.url} is larger than {LARGEST:,} bytes")
             return contents
     except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError) as error:
         raise DataError(

@@ -7,6 +7,7 @@ import io
 import sys
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,7 +22,7 @@ SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.i
 def archive(contents):
     """A zip file with the second of the files compressed once more, as some are published."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as bundle:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("folder/a.csv", contents["a.csv"])
         bundle.writestr("folder/b.csv.gz", gzip.compress(contents["b.csv"]))
     return buffer.getvalue()
@@ -106,6 +107,39 @@ def test_another_content_is_refused(server, cache):
     assert locate(published, verify=False)["b.csv"].read_bytes() == b"x\n4\n"
     with pytest.raises(DataError, match=r"b\.csv"):  # and later on, in the cache
         locate(published)
+    server.body = archive(CONTENT)
+    assert locate(published)["b.csv"].read_bytes() == CONTENT["b.csv"], "it is downloaded anew"
+
+
+def test_a_damaged_file_in_the_cache_is_downloaded_anew(server, cache):
+    published = Published("Two files", server.url, SUMS)
+    locate(published)
+    (cache / "a.csv").write_bytes(b"x,y\n1,")
+    assert locate(published)["a.csv"].read_bytes() == CONTENT["a.csv"]
+    assert server.requests == 2
+
+
+def test_what_is_far_too_large_is_refused(server, cache, monkeypatch):
+    published = Published("Two files", server.url, SUMS)
+    monkeypatch.setattr(download, "LARGEST", 10_000)
+    with pytest.raises(DataError, match=r"a\.csv in http.* is larger than 10,000 bytes"):
+        locate(published)
+    monkeypatch.setattr(download, "LARGEST", 100)
+    with pytest.raises(DataError, match=r"larger than 100 bytes"):
+        locate(published)
+    assert not cache.exists()
+
+
+def test_runs_at_the_same_time_do_not_disturb_one_another(server):
+    published = Published("Two files", server.url, SUMS)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: locate(published)["a.csv"].read_bytes(), range(16)))
+    assert found == [CONTENT["a.csv"]] * 16
+
+
+def test_quotes_that_keep_a_comma_count():
+    assert fingerprint(b'a,b\n"1,2",3\n') != fingerprint(b"a,b\n1,2,3\n")
+    assert fingerprint(b'a,b\n"1","x"\n') == fingerprint(b"a,b\r\n1.0,x\r\n")
 
 
 def test_the_same_values_pass_however_they_are_written(server):

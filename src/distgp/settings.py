@@ -142,7 +142,14 @@ class Settings(GPEstimator):
         return expert
 
     def _check_serves(self, expert: Expert) -> None:
-        """Refuse an aggregator that cannot serve these experts, before any work is done."""
+        """Refuse what cannot train or combine these experts, before any work is done."""
+        algorithm = self._algorithm(expert, seed=0)
+        if algorithm is not None and expert.name not in algorithm.serves:
+            able = [name for name, kind in ALGORITHMS.items() if expert.name in kind.serves]
+            raise ValueError(
+                f"{algorithm.name} training cannot train {expert.name} experts, only "
+                f"{' and '.join(algorithm.serves)} ones; use {', '.join(able)} or 'auto'"
+            )
         given = self._value("aggregation")
         if is_auto(given):
             return
@@ -151,6 +158,11 @@ class Settings(GPEstimator):
             able = [name for name, kind in AGGREGATORS.items() if expert.name in kind.serves]
             raise AggregationError(
                 f"{method.name} cannot combine {expert.name} experts; use {', '.join(able)} or 'auto'"
+            )
+        if method.needs_one_prior and algorithm is not None and not algorithm.agrees:
+            raise AggregationError(
+                f"{method.name} needs experts that share their hyperparameters, and training="
+                f"{algorithm.name!r} gives each its own; use opt-local or another training"
             )
 
     def _aggregator(self, ensemble: Ensemble) -> Aggregator:

@@ -38,6 +38,11 @@ class Aggregator(ABC):
     serves: ClassVar[tuple[str, ...]] = ("exact", "sparse")
     """The kinds of experts that it can combine."""
 
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters."""
+        return False
+
     @abstractmethod
     def combine(self, ensemble: Ensemble) -> Combined:
         """Compute everything that does not depend on test points, once.

@@ -32,6 +32,11 @@ class Nearest(Aggregator):
     name: ClassVar[str] = "nearest"
     serves: ClassVar[tuple[str, ...]] = ("nearest",)
 
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters: always."""
+        return True
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """Move rows into cells where there are several workers; add the sums of the global part."""
         shares = ensemble.shares_hyperparameters and not ensemble.parameters.inducing_batch

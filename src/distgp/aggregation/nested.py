@@ -31,6 +31,11 @@ class NPAE(Aggregator):
 
     name: ClassVar[str] = "npae"
 
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters: always."""
+        return True
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """Check the experts: everything else depends on the test points."""
         require_one_prior(ensemble, self.name)

@@ -109,6 +109,11 @@ class Opt(Aggregator):
             )
         check_count("n_central", self.n_central)
 
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters: with some of the options."""
+        return self.n_basis is not None or self.variance in ("central", "nested")
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for the weights, one for the variance where it needs it."""
         with torch.no_grad():
@@ -187,6 +192,11 @@ class OptPrinted(Aggregator):
             raise ValueError(
                 f"expected jitter ≥ 0 and lam > 0 (or None), got {self.jitter} and {self.lam}"
             )
+
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters: always."""
+        return True
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """Solve (G + jitter·mean(diag G)·I)β = diag G."""

@@ -24,6 +24,11 @@ class Pooled(Aggregator):
     name: ClassVar[str] = "pooled"
     serves: ClassVar[tuple[str, ...]] = ("sparse",)
 
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters: always."""
+        return True
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """Add the sums of all shards."""
         require(

@@ -67,6 +67,11 @@ class TwoLevel(Aggregator):
                 )
             object.__setattr__(self, "central", given)
 
+    @property
+    def needs_one_prior(self) -> bool:
+        """Whether the experts must share their hyperparameters: always."""
+        return True
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for all sums, then the eliminated, whitened solve."""
         require_one_prior(ensemble, self.name)

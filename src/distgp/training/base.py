@@ -143,6 +143,8 @@ class Algorithm(ABC):
     name: ClassVar[str]
     agrees: ClassVar[bool] = True
     """Whether the experts end up with one value of the shared parameters."""
+    serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
+    """The kinds of experts that it can train."""
     n_iter: int
     """The number of rounds, at most."""
 

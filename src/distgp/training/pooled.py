@@ -54,6 +54,7 @@ class PooledBound(Algorithm):
     """
 
     name: ClassVar[str] = "pooled"
+    serves: ClassVar[tuple[str, ...]] = ("sparse",)
     n_iter: int = 100
 
     def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:

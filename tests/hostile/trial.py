@@ -1,0 +1,79 @@
+"""What the hostile tests have in common: how often they try, what counts as a clear error, the tally."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import distgp
+from distgp.engines import EngineError
+
+FULL = os.environ.get("DISTGP_HOSTILE") == "full"
+"""Whether all is tried (`make hostile`), or a part that ends soon (`make test`)."""
+TALLY: Counter[tuple[str, str]] = Counter()
+"""How often each kind of trial ended in each way."""
+CLEAR = (ValueError, OSError, EngineError, MemoryError)
+"""What users may be told of: each names what was expected, what came, and what to do."""
+OURS = ("/distgp/", "/sklearn/")
+"""Whose code may raise it: our own, and scikit-learn's checks of inputs."""
+
+
+def times(quick: int, full: int) -> int:
+    """How often to try something."""
+    return full if FULL else quick
+
+
+def outcome(kind: str, call: Callable[[], Any]) -> Any:
+    """What a call returns, or None where it refuses with a clear error; fails on any other.
+
+    Parameters
+    ----------
+    kind : str
+        What the tally counts it as.
+    call : callable
+        What is tried. Warnings are allowed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = call()
+    except Exception as error:
+        why = unclear(error)
+        TALLY[kind, "held: a clear error" if why is None else "broke"] += 1
+        if why is not None:
+            raise AssertionError(f"{why}: {type(error).__name__}: {error}") from error
+        return None
+    TALLY[kind, "held: a result"] += 1
+    return found
+
+
+def unclear(error: Exception) -> str | None:
+    """Why an error is not fit for a user; None where it is."""
+    if not isinstance(error, CLEAR):
+        return "of a kind that tells of a mistake of our own"
+    where = traceback.extract_tb(error.__traceback__)[-1].filename
+    if not any(part in where for part in OURS):
+        return f"raised below us, in {where}"
+    text = str(error)
+    if not text.strip() or len(text) > 2000:
+        return f"with {len(text)} characters"
+    return None
+
+
+def data(n: int = 24, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A few rows of a smooth function with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, d))
+    return X, np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def tiny(**parameters: Any) -> distgp.DistributedGPRegressor:
+    """A regressor that fits a few rows in no time."""
+    few = {"expert": "exact", "n_experts": 2, "n_iter": 2, "n_inducing": 4, "n_neighbors": 8}
+    return distgp.DistributedGPRegressor(**{**few, **parameters})

@@ -79,9 +79,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         float
         """
         mean, std = self._gaussian(X, **options)
-        y = np.asarray(y, dtype=np.float64)
-        if y.shape != mean.shape:
-            raise ValueError(f"expected targets of shape {mean.shape}, got {y.shape}")
+        y = observed(y, mean.shape)
         fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)  # rows that are not predicted
         y, mean, std = y[fine], mean[fine], std[fine]
         z, log_slope = self._transformed(y)
@@ -209,16 +207,17 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
             raise
 
     def _checked(self, X: Any, y: Any, reset: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        checked: Any = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            multi_output=True,
-            y_numeric=True,
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=2 if reset else 1,
-        )
+        with _as_numbers("X and y"):
+            checked: Any = validate_data(
+                self,
+                X,
+                y,
+                reset=reset,
+                multi_output=True,
+                y_numeric=True,
+                dtype=[np.float64, np.float32],
+                ensure_min_samples=2 if reset else 1,
+            )
         X, y = checked
         return X, (y if y.dtype in (np.float64, np.float32) else y.astype(np.float64))
 
@@ -228,7 +227,8 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         names = self._names()
         if names is not None and frames.is_table(X) and not frames.is_plain(X):
             return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
-        checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        with _as_numbers("X"):
+            checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return checked
 
     def _columns(self, parts: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
@@ -246,6 +246,15 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     def _names(self) -> list[str] | None:
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else [str(name) for name in names]
+
+
+@contextmanager
+def _as_numbers(names: str) -> Iterator[None]:
+    """Tell what was expected where values that are no numbers fail deep below."""
+    try:
+        yield
+    except (TypeError, OverflowError) as error:
+        raise type(error)(f"{names} must be arrays or tables of numbers: {error}") from error
 
 
 def load(path: Path | str, device: str | None = None) -> Any:
@@ -319,14 +328,15 @@ def a_positive_number(
     def check(name: str, value: Any) -> None:
         if value is None and None in others:
             return
-        if not _is_number(value) or not 0 < value <= most:
+        if not is_number(value) or not 0 < value <= most:
             either = ", or None" if others else ""
             raise ValueError(f"{name} must be {what}{either}, got {value!r}")
 
     return check
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number, and not a truth value."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -378,7 +388,8 @@ def one_of(*choices: Any) -> Check:
 
 def an_engine(name: str, value: Any) -> None:
     """Refuse what is no engine."""
-    if not isinstance(value, Engine) and value not in ("local", "ray"):
+    named = isinstance(value, str) and value in ("local", "ray")
+    if not named and not isinstance(value, Engine):
         raise ValueError(f"{name} must be 'local', 'ray' or an Engine object, got {value!r}")
 
 
@@ -407,7 +418,12 @@ def seed_of(random_state: Any) -> int:
     """One seed from what scikit-learn accepts as a random state."""
     if isinstance(random_state, int | np.integer) and random_state >= 0:
         return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise ValueError(
+            f"random_state must be an integer from 0, None or a RandomState, got {random_state!r}"
+        ) from error
 
 
 def tensor_like(device: Any, dtype: torch.dtype) -> Tensor:
@@ -523,6 +539,17 @@ def check_varies(targets: np.ndarray) -> None:
         )
 
 
+def observed(y: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Targets that were observed, as numbers of this shape."""
+    try:
+        found = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"y must be numbers of shape {shape}, got {y!r:.60}") from error
+    if found.shape != shape:
+        raise ValueError(f"y must have the shape of the predictions, {shape}, got {found.shape}")
+    return found
+
+
 def row_numbers(name: str, values: Any, n: int, least: float | None = None) -> np.ndarray | None:
     """One finite number per row, in float64; None where nothing is given.
 
@@ -545,7 +572,7 @@ def row_numbers(name: str, values: Any, n: int, least: float | None = None) -> n
         return None
     try:
         found = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} must be one number for each row, got {values!r:.60}") from error
     if found.ndim == 0:
         found = np.full(n, float(found))

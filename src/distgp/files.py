@@ -42,17 +42,23 @@ def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
     path = _regular(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-        try:
-            if path.exists():
-                os.chmod(part, stat.S_IMODE(path.stat().st_mode))
-            yield part
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        kept = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
+        yield part
+        os.chmod(part, kept)  # writers may have made a new file of their own
+        _to_disk(part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file's content is stored, so that no crash can leave a name without it."""
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def check_writable(path: Path | str) -> None:

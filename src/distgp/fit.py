@@ -157,7 +157,7 @@ def learn(
     if isinstance(algorithm, NearestRows):
         training_rows, algorithm = None, replace(algorithm, search=search and algorithm.search)
     n = int(sample.sizes(shards).sum())
-    share = 1.0 if training_rows is None else min(1.0, training_rows / n)
+    share = 1.0 if training_rows is None or training_rows >= n else training_rows / n
     rows = sample.sampled(shards, share, seed)
     by_nearest = isinstance(algorithm, NearestRows)
     share = NEAREST_LEAST_NOISE if by_nearest else LEAST_NOISE

@@ -308,7 +308,8 @@ class SparseGridGP(GPEstimator):
         if not is_auto(self.level):
             return int(self.level)
         highest, rows = self._highest_level(box.d), self._training_rows()
-        share = 1.0 if rows is None else min(1.0, rows / float(sample.sizes(shards).sum()))
+        n = int(sample.sizes(shards).sum())
+        share = 1.0 if rows is None or rows >= n else rows / n
         looked_at = sample.sampled(shards, share, seed)
         return choose_level(theta, looked_at, box, highest, self.boundary)
 
@@ -406,7 +407,11 @@ class SparseGridGP(GPEstimator):
     def _memory_allowed(self) -> int:
         """Bytes that fitting may take."""
         limit = self.max_memory
-        return memory_limit(self._like().device) if limit is None else int(limit * 2**30)
+        return (
+            memory_limit(self._like().device)
+            if limit is None
+            else int(min(float(limit), 1e9) * 2**30)
+        )
 
     def _training_rows(self) -> int | None:
         """How many rows training looks at; None for all."""

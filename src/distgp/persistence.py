@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,9 +150,11 @@ def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
 
 def load(path: Path | str, device: str | None = None) -> Any:
     """Read a tree back; its tensors go to `device`, or to where they were if that exists here."""
-    path = Path(path)
-    if not path.is_file():
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"expected the path of a model file, got {path!r:.60}")
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no model file {str(path)!r}")
+    path = Path(path)
     try:
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}

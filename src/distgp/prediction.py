@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from distgp import novelty as new
 from distgp import torch_module
 from distgp.aggregation import Aggregator
 from distgp.data import frames
-from distgp.estimator import column_of, row_numbers, seed_of
+from distgp.estimator import a_count, column_of, is_number, observed, row_numbers, seed_of
 from distgp.experts import Parameters
 from distgp.model import Model
 from distgp.settings import Settings
@@ -238,7 +237,8 @@ class Predictor(Settings):
         -------
         float
         """
-        mean, y = self.predict(X), np.asarray(y)
+        mean = self.predict(X)
+        y = observed(y, mean.shape)
         fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
         weight = None if sample_weight is None else np.asarray(sample_weight)[fine]
         return float(r2_score(y[fine], mean[fine], sample_weight=weight))
@@ -272,6 +272,7 @@ class Predictor(Settings):
         -------
         ndarray of shape (N, n_samples) or (N, targets, n_samples)
         """
+        a_count()("n_samples", n_samples)
         X, keep = self._points(X)
         sequence = np.random.SeedSequence(seed_of(random_state))
         seeds = sequence.generate_state(len(self.models_))
@@ -352,8 +353,8 @@ class Predictor(Settings):
 
 
 def _probability(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
-        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value}")
+    if not is_number(value) or not 0 < value < 1:
+        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r}")
     return float(value)
 
 

@@ -63,7 +63,11 @@ def test_every_combination_of_names(part, monkeypatch):
         trained.clear()
         values = {"partition": np.arange(24) % 2} if given.get("partition") == "column" else {}
         own = y + 3.0 if given.get("target_transform") == "log" else y
-        groups = np.arange(24) % 4 if "groups" in given.values() or "mondrian" in given.values() else None
+        groups = (
+            np.arange(24) % 4
+            if "groups" in given.values() or "mondrian" in given.values()
+            else None
+        )
         gp = tiny(**given | values)
         made = outcome("combinations of names", lambda: gp.fit(X, own, groups=groups))  # noqa: B023
         if made is None:
@@ -73,4 +77,3 @@ def test_every_combination_of_names(part, monkeypatch):
             warnings.simplefilter("ignore")
             mean, std = made.predict(X_new, return_std=True)
         assert np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all(), given
-

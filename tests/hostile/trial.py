@@ -18,7 +18,7 @@ FULL = os.environ.get("DISTGP_HOSTILE") == "full"
 """Whether all is tried (`make hostile`), or a part that ends soon (`make test`)."""
 TALLY: Counter[tuple[str, str]] = Counter()
 """How often each kind of trial ended in each way."""
-CLEAR = (ValueError, OSError, EngineError, MemoryError)
+CLEAR = (ValueError, TypeError, OverflowError, OSError, EngineError, MemoryError)
 """What users may be told of: each names what was expected, what came, and what to do."""
 OURS = ("/distgp/", "/sklearn/")
 """Whose code may raise it: our own, and scikit-learn's checks of inputs."""

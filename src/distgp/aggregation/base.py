@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import partial
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 Space: TypeAlias = Literal["latent", "observed"]
 """Whether experts are combined as predictions of f, or of y with the noise inside every variance."""
 PerExpert = TypeVar("PerExpert", bound="DataclassInstance")
+
+
+MOST_ROWS = 2**40
+"""More rows than any option can mean."""
 
 
 class WeightsWarning(UserWarning):
@@ -228,27 +234,31 @@ def joined(parts: list[PerExpert]) -> PerExpert:
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse an option that does not exist, naming those that do."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {listed}, got {value!r}")
 
 
 def check_count(name: str, value: int | None) -> None:
-    """Refuse a number of rows below 1."""
-    if value is not None and value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    """Refuse what is no number of rows, 1 or more."""
+    if value is not None and not (_is(Integral, value) and 1 <= value <= MOST_ROWS):
+        raise ValueError(f"{name} must be at least 1, got {value!r}")
 
 
 def check_temperature(value: float) -> None:
     """Refuse a temperature that is negative, infinite or NaN."""
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"temperature must be finite and not negative, got {value}")
+    if not _is(Real, value) or not 0 <= value < sys.float_info.max:
+        raise ValueError(f"temperature must be finite and not negative, got {value!r}")
 
 
 def check_ridge(value: float | None) -> None:
     """Refuse a ridge that is negative, infinite or NaN."""
-    if value is not None and not 0 <= value < float("inf"):
-        raise ValueError(f"ridge must be finite and not negative, got {value}")
+    if value is not None and not (_is(Real, value) and 0 <= value < sys.float_info.max):
+        raise ValueError(f"ridge must be finite and not negative, got {value!r}")
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def require(condition: bool, aggregator: str, why: str, alternatives: str) -> None:

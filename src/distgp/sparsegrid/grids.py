@@ -23,10 +23,16 @@ Combination: TypeAlias = Literal["opticom", "ct", "full"]
 """How the grids make one posterior: optimal coefficients, classical ones, or their union as one grid."""
 
 
+HIGHEST = 50
+"""The highest level: one of its grids has 2⁵⁰ points along an axis, more than any memory holds."""
+
+
 def check_size(level: int, d: int) -> None:
     """Raise a ValueError where there is no sparse grid of this level in d columns."""
-    if level < 1 or d < 1:
-        raise ValueError(f"a sparse grid needs level ≥ 1 and d ≥ 1, got level {level} and d = {d}")
+    if not 1 <= level <= HIGHEST or d < 1:
+        raise ValueError(
+            f"a sparse grid needs a level from 1 to {HIGHEST} and d ≥ 1, got level {level} and d = {d}"
+        )
 
 
 def axis_size(level: int, boundary: bool = False) -> int:

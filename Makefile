@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types layers docs unit slow studies-quick bench format clean
+.PHONY: help setup demo test test-all lint types layers docs unit slow hostile studies-quick bench format clean
 
 # The UCI files for the study on real data, where they lie beside the checkout; else they are downloaded.
 export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
@@ -48,6 +48,11 @@ unit: $(STAMP) ## pytest, without the slow tests
 
 slow: $(STAMP) ## pytest, the slow tests alone
 	$(BIN)/python -m pytest -m slow
+
+hostile: $(STAMP) ## Try to break it: all names, values, tables, files, signals, lost workers
+	rm -rf build/hostile
+	DISTGP_HOSTILE=full OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/hostile
+	$(BIN)/python tests/hostile/report.py
 
 studies-quick: $(STAMP) ## Every experiment of the paper in small; writes build/studies-quick
 	rm -rf build/studies-quick

@@ -1,5 +1,9 @@
 """Every run of the suite tries the same examples: a failure in CI is a failure here."""
 
+import os
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -7,3 +11,18 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, print_b
 settings.load_profile("repeatable")
 # The problems are small and two processes share the cores: more threads would only wait for each other.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def engine():
+    """Two workers on a cluster with room for two others."""
+    ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'distgp[ray]'")
+    from distgp.engines.ray import RayEngine
+
+    with pytest.MonkeyPatch.context() as changed:  # workers import what tests send them
+        tests = str(Path(__file__).parent)
+        changed.setenv("PYTHONPATH", tests, prepend=os.pathsep)
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    with RayEngine(workers=2, time_limit=120) as made:
+        yield made
+    ray.shutdown()

@@ -1,27 +1,9 @@
-"""One small Ray cluster for all tests of this folder."""
-
-import os
-from pathlib import Path
+"""Rows in Parquet for the tests of this folder."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from helpers import make_data
-
-
-@pytest.fixture(scope="session")
-def engine():
-    """Two workers on a cluster with room for two others."""
-    ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'distgp[ray]'")
-    from distgp.engines.ray import RayEngine
-
-    with pytest.MonkeyPatch.context() as changed:  # workers import what tests send them
-        tests = str(Path(__file__).parents[1])
-        changed.setenv("PYTHONPATH", tests, prepend=os.pathsep)
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    with RayEngine(workers=2, time_limit=120) as made:
-        yield made
-    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

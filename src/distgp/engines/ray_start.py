@@ -16,11 +16,20 @@ from distgp.engines.base import EngineWarning
 
 CONNECT_LIMIT = 5.0
 """Seconds that a machine may take to accept a connection."""
-ANSWER_LIMIT = 30.0
-"""Seconds that a cluster may take to let a driver in."""
-_TRY = (
-    "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)"
-)
+ANSWER_LIMIT = 20.0
+"""Seconds that a cluster may take to answer."""
+_ASK = """
+import sys
+try:
+    from ray._private.services import canonicalize_bootstrap_address as resolved
+    from ray._raylet import GcsClient
+except ImportError:
+    sys.exit(UNKNOWN)
+GcsClient(address=resolved(sys.argv[1]))
+"""
+"""What a process without a token asks of a cluster; Ray itself would try for minutes."""
+_UNKNOWN = 77
+"""Its exit code where this version of Ray cannot be asked so."""
 
 
 def start() -> None:
@@ -69,29 +78,27 @@ def check_reachable(address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_LIMIT).close()
         except (OSError, OverflowError) as error:
             raise ConnectionError(f"nothing answers there ({error})") from error
+    if address.startswith("ray://"):
+        return
+    command = [sys.executable, "-c", _ASK.replace("UNKNOWN", str(_UNKNOWN)), address]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", _TRY, address],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_LIMIT,
+        asked = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=ANSWER_LIMIT
         )
     except subprocess.TimeoutExpired as error:
         raise ConnectionError(
-            f"something answers there, but lets no driver in within {ANSWER_LIMIT:g} s: is it Ray, of "
-            f"version {ray.__version__}?"
+            f"something answers there, but not as Ray {ray.__version__} does, within {ANSWER_LIMIT:g} s"
         ) from error
-    if tried.returncode == 0:
+    if asked.returncode == 0:
         warnings.warn(
             f"the Ray cluster at {address} asks for no token: whoever can reach it can run code on it and "
             "read your rows. Start it with RAY_AUTH_MODE=token",
             EngineWarning,
             stacklevel=4,
         )
-    elif "AuthenticationError" not in tried.stderr:
-        raise ConnectionError((tried.stderr.strip().splitlines() or ["no reason given"])[-1])
+    elif asked.returncode != _UNKNOWN and "AuthenticationError" not in asked.stderr:
+        raise ConnectionError((asked.stderr.strip().splitlines() or ["no reason given"])[-1])
 
 
 def _require_token() -> None:

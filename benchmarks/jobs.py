@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--limit", type=float, default=120.0, help="seconds that GPBoost may take")
-    parser.add_argument("--only", nargs="+", default=[], help="names of tasks")
+    parser.add_argument("--only", nargs="+", default=[], help="names of tasks; others stay")
     parser.add_argument("--page", action="store_true", help="write the tables and measure nothing")
     options = parser.parse_args()
     if options.page:
@@ -150,15 +150,17 @@ def main() -> None:
         machine = torch.cuda.get_device_name()
     else:
         machine = f"{processor()}, {torch.get_num_threads()} threads"
-    rows: list[Row] = []
+    kept = read_csv(file_of(device)) if options.only and file_of(device).exists() else []
+    rows: list[Row] = [dict(row) for row in kept if row["task"] not in options.only]
     for name, make in tasks(options.data):
         if options.only and name not in options.only:
             continue
         split = make()
         base: Row = {"task": name, "n": len(split[1]), "d": split[0].shape[1], "machine": machine}
         for row in measured(split, device, options.limit):
-            rows.append(base | row)
-            print(rows[-1], flush=True)
+            print(base | row, flush=True)
+            order = [name for name, _ in tasks(None)]
+            rows = sorted([*rows, base | row], key=lambda row: order.index(str(row["task"])))
             write_csv(rows, file_of(device), device)
 
 

@@ -40,7 +40,7 @@ layers: $(STAMP) ## import-linter: imports point one way
 	$(BIN)/lint-imports
 
 docs: $(STAMP) ## mkdocs, strict; writes build/site
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Two processes with a thread each: with more threads than cores they would wait for one another.
 unit: $(STAMP) ## pytest, without the slow tests

@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import distgp
 from distgp import metrics
-from distgp.aggregation import Aggregator, Ensemble
+from distgp.aggregation import Aggregator, Ensemble, Nearest
 from distgp.data import Shard
-from distgp.experts import Parameters, Prediction, inducing
+from distgp.experts import NearestExpert, Parameters, Prediction, inducing
 from experiments.draws import NOISE, prior_problem, random_shards, rbf
 from experiments.report import (
     average,
@@ -50,6 +51,10 @@ METHODS = {
 """The aggregators of each kind of expert."""
 DRAWN = ("poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "opt-printed", "two-level", "pooled")
 """The aggregators in the pictures, each with its own colour."""
+ONE = 1
+"""The M of what does not depend on the number of experts: nearest rows, and the estimator's default."""
+REPEATS = 3
+"""The number of turns in which times are measured."""
 
 
 class Synthetic(Study):
@@ -72,13 +77,18 @@ class Synthetic(Study):
         n, side, many = ([1200], [20], (2, 8, 20)) if options.quick else ([10_000], [50], MANY)
         seeds = range(1 if options.quick else options.seeds)
         timed = grid(seed=seeds, n=n, side=side, M=many, alone=[True])
-        return [*timed, *grid(seed=seeds, n=n, side=side, M=many)]
+        whole = grid(seed=seeds, n=n, side=side, M=[ONE], model=["nearest", "default"])
+        alone = [cell | {"alone": True} for cell in whole if cell["model"] == "nearest"]
+        return [*timed, *grid(seed=seeds, n=n, side=side, M=many), *alone, *whole]
 
     def run(self, cell: Cell, options: Options) -> list[Row]:
         """Score or time all aggregators on the same experts, and the full GP."""
         device = options.device
         data, X, f = prior_problem(cell["n"], cell["seed"], device, cell["side"])
         theta, expert = self.parameters(data, device), distgp.EXPERTS[self.kind]()
+        if cell["M"] == ONE:
+            full = expert.condition(theta, data).predict(X)
+            return _whole(cell, options, theta, data, X, f, full)
         shards = random_shards(data, cell["M"], cell["seed"])
         ensemble = Ensemble.condition(expert, theta, shards)
         aggregators = {name: distgp.AGGREGATORS[name]() for name in METHODS[self.kind]}
@@ -91,7 +101,7 @@ class Synthetic(Study):
             if cell.get("alone"):
                 calls: dict[str, Callable[[], object]] = {"full": whole}
                 calls |= {name: partial(_once, a, ensemble, X) for name, a in aggregators.items()}
-                taken = seconds(calls, device, repeats=1 if options.quick else 3)
+                taken = seconds(calls, device, repeats=1 if options.quick else REPEATS)
                 return [{"method": name, "seconds": value} for name, value in taken.items()]
             full = whole()
             rows: list[Row] = [{"method": "full"} | _scores(f, full, None)]
@@ -108,14 +118,14 @@ class Synthetic(Study):
 
     def page(self, rows: Sequence[Row]) -> str:
         """Write one table per quantity."""
-        many, methods = distinct(rows, "M"), distinct(rows, "method")
+        many, methods = _many(rows), distinct(rows, "method")
         parts = [self.introduction(rows)]
         for quantity, label in QUANTITIES.items():
             label, unit = ("milliseconds", 1e-3) if quantity == "seconds" else (label, 1.0)
             lines = [
                 [
                     method,
-                    *(with_spread(select(rows, M=M, method=method), quantity, unit) for M in many),
+                    *(with_spread(_at(rows, M, method), quantity, unit) for M in many),
                 ]
                 for method in methods
             ]
@@ -150,7 +160,7 @@ class SyntheticExact(Synthetic):
 
     def verdict(self, rows: Sequence[Row]) -> str:
         """Ask whether grBCM is best, and opt comparable at lower cost."""
-        M = distinct(rows, "M")[-1]
+        M = _many(rows)[-1]
         names = ("grbcm", "opt", "opt-printed", "two-level")
         at, taken = (
             {m: average(select(rows, M=M, method=m), quantity) for m in names}
@@ -177,7 +187,7 @@ class SyntheticSparse(Synthetic):
 
     def verdict(self, rows: Sequence[Row]) -> str:
         """Ask whether opt and grBCM are ahead of the others."""
-        M = distinct(rows, "M")[-1]
+        M = _many(rows)[-1]
         names = ("poe", "rbcm", "grbcm", "opt", "opt-printed", "two-level", "pooled")
         at = {m: average(select(rows, M=M, method=m), "w2") for m in names}
         listed = ", ".join(f"{m} {value:.3g}" for m, value in at.items())
@@ -186,6 +196,43 @@ class SyntheticSparse(Synthetic):
 **What differs**: `pooled` adds the experts' sums and *is* the full sparse GP, so no aggregator is needed where θ and the inducing inputs are
 shared; `two-level` has inducing inputs of its own and is therefore nearer to the exact GP than to the full sparse one; `opt-local` is made for experts
 whose hyperparameters differ."""
+
+
+def _many(rows: Sequence[Row]) -> list[int]:
+    """The numbers of experts of the runs in which it matters."""
+    return [M for M in distinct(rows, "M") if M != ONE]
+
+
+def _at(rows: Sequence[Row], M: int, method: str) -> list[Row]:
+    """The runs of a method with M experts, or with any number where that does not matter."""
+    return select(rows, M=M, method=method) or select(rows, M=ONE, method=method)
+
+
+def _whole(
+    cell: Cell,
+    options: Options,
+    theta: Parameters,
+    data: Shard,
+    X: Tensor,
+    f: Tensor,
+    full: Prediction,
+) -> list[Row]:
+    """Score or time nearest rows with the true θ, or score the estimator, which has to find it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if cell["model"] == "default":
+            gp = distgp.DistributedGPRegressor(random_state=cell["seed"], device=options.device)
+            gp.fit(data.X.cpu().numpy(), data.y.cpu().numpy())
+            mean, std = gp.predict(X.cpu().numpy(), return_std=True, latent=True)
+            out = Prediction(torch.as_tensor(mean).to(X), torch.as_tensor(std).square().to(X))
+            chosen = gp.choice_.best.name if gp.choice_ is not None else None
+            return [{"method": "default", "chosen": chosen} | _scores(f, out, full)]
+        ensemble = Ensemble.condition(NearestExpert(), theta, [data])
+        if cell.get("alone"):
+            call = partial(_once, Nearest(), ensemble, X)
+            taken = seconds({"nearest": call}, options.device, 1 if options.quick else REPEATS)
+            return [{"method": "nearest", "seconds": taken["nearest"]}]
+        return [{"method": "nearest"} | _scores(f, _once(Nearest(), ensemble, X), full)]
 
 
 def _once(aggregator: Aggregator, ensemble: Ensemble, X: Tensor) -> Prediction:
@@ -207,7 +254,7 @@ def _scores(f: Tensor, out: Prediction, full: Prediction | None) -> Row:
 
 def _figure(rows: Sequence[Row]) -> Figure:
     """A column of pictures per quantity, a line per method."""
-    many, repeated = distinct(rows, "M"), len(distinct(rows, "seed")) > 1
+    many, repeated = _many(rows), len(distinct(rows, "seed")) > 1
     statistics = {"mean": average, "standard deviation": spread} if repeated else {"mean": average}
     figure, axes = plt.subplots(
         len(statistics), 4, figsize=(16, 3.4 * len(statistics)), squeeze=False, layout="constrained"

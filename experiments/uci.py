@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+import torch
 from matplotlib.figure import Figure
+from sklearn.linear_model import RidgeCV
 
 import distgp
 from distgp.aggregation import (
@@ -44,6 +47,7 @@ from experiments.uci_checks import (
     drift,
     drift_facts,
 )
+from experiments.uci_claims import claims
 from experiments.uci_page import (
     BOUND_ROUNDS,
     INDUCING,
@@ -55,12 +59,20 @@ from experiments.uci_page import (
     everything,
     introduction,
 )
+from experiments.uci_printed import printed, printed_name, printed_predictions
 from experiments.uci_times import KEPT, errorbars, times
 
 ROUNDS = 500
 TIMED = ("poe", "gpoe", "rbcm", "grbcm", "opt", "opt-local")
 FLAT = ("robust", "linear", "timing, linear")
 """The models with a linear kernel."""
+FEWER = "full, six sensors"
+"""The full sparse GP on the sensors of which only one is of the load."""
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    "nearest": {"expert": "nearest"},
+    "default": {"validation": "last"},
+}
+"""The estimator's settings, by model; all else is left at its defaults."""
 
 
 def rbf(d: int, device: str) -> distgp.Kernel:
@@ -117,7 +129,13 @@ class UCI(Study):
             seed=seeds[:3],
         )
         years = grid(task=["nox"], model=["drift"], M=[0], rounds=[0], every=[1], seed=[0])
-        return [*own, *robust, *full, *timed, *shared, *plane, *validation, *years]
+        ridge = grid(task=names, model=["ridge"], M=[1], rounds=[0], every=[every], seed=[0])
+        fewer = [cell | {"model": FEWER} for cell in full if cell["task"] == "co"]
+        estimators = grid(task=names, model=ESTIMATORS, M=[1], rounds=[0], **common)
+        # The experts of `own` once more, since a run that is finished is not run again.
+        weights = [cell | {"model": "printed"} for cell in own]
+        first = [*own, *robust, *full, *timed, *shared, *plane, *validation, *years]
+        return [*first, *ridge, *fewer, *estimators, *weights]
 
     def check(self, options: Options) -> None:
         """Read all data sets, so that a missing or damaged file is found before any work."""
@@ -132,10 +150,20 @@ class UCI(Study):
         if cell["model"] == "drift":
             return drift_facts(gas_turbine_years("nox", options.data, options.verify))
         prepared = _prepared(cell, options)
+        if cell["model"] == "ridge":
+            return [{"method": "ridge"} | prepared.scores(_ridge(prepared))]
+        if cell["model"] in ESTIMATORS:
+            return [_estimated(cell, prepared, options.device)]
         theta, shards, taken = _trained(cell, prepared.data)
         ensemble = Ensemble.condition(SparseExpert(), theta, shards)
         if cell["model"].startswith("timing"):
             return _timed(ensemble, prepared, options)
+        if cell["model"] == "printed":
+            rows = _scored({"bcm, latent": BCM()}, ensemble, prepared, taken)
+            return rows + [
+                {"method": printed_name(jitter), "training_s": taken} | prepared.scores(prediction)
+                for jitter, prediction in printed_predictions(ensemble, prepared.X_test).items()
+            ]
         return _scored(_aggregators(cell, ensemble), ensemble, prepared, taken)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
@@ -147,7 +175,9 @@ class UCI(Study):
         parts = [
             introduction(rows),
             against(rows),
+            claims(rows),
             averaged(rows),
+            printed(rows),
             constants(rows),
             everything(rows),
             drift(rows),
@@ -172,7 +202,7 @@ def _prepared(cell: Cell, options: Options) -> Prepared:
     task = _load(cell["task"], options)
     if cell["model"] == "forward":
         task = task.earlier()
-    columns = ROBUST if cell["model"] == "robust" else None
+    columns = ROBUST if cell["model"] in ("robust", FEWER) else None
     return Prepared.of(task.every(cell["every"]), options.device, columns)
 
 
@@ -192,7 +222,7 @@ def _trained(cell: Cell, data: Shard) -> tuple[Parameters, list[Shard], float]:
             shards,
             fixed=["inducing"],
             bounds={"noise": (1e-4, 10.0)},
-            tolerance=1e-5 if cell["model"] in ("full", "linear") else 0.0,
+            tolerance=1e-5 if cell["model"] in ("full", FEWER, "linear") else 0.0,
         )
     return result.parameters, shards, time.perf_counter() - begin
 
@@ -200,7 +230,7 @@ def _trained(cell: Cell, data: Shard) -> tuple[Parameters, list[Shard], float]:
 def _algorithm(cell: Cell) -> Algorithm:
     """How the experts of a run are trained."""
     rounds = cell["rounds"]
-    if cell["model"] in ("full", "linear", "timing, linear"):
+    if cell["model"] in ("full", FEWER, "linear", "timing, linear"):
         return PooledBound(n_iter=rounds)
     if cell["model"] == "fedavg":
         return FedAvg(LOCAL_STEPS, RATE, n_iter=max(1, rounds // LOCAL_STEPS))
@@ -209,8 +239,8 @@ def _algorithm(cell: Cell) -> Algorithm:
 
 def _aggregators(cell: Cell, ensemble: Ensemble) -> dict[str, Aggregator]:
     """The aggregators to score in a run."""
-    if cell["model"] == "full":
-        return {"full": Pooled()}
+    if cell["model"] in ("full", FEWER):
+        return {cell["model"]: Pooled()}
     if cell["model"] in ("forward", "afterwards"):
         return {
             constants_name(ridge, rows): OptLocal(ridge, rows * cell["M"])
@@ -242,6 +272,29 @@ def _methods(shared: bool) -> dict[str, Aggregator]:
             "pooled": Pooled(),
         }
     return methods
+
+
+def _ridge(prepared: Prepared) -> Prediction:
+    """Ridge regression, its penalty found by cross-validation, with the variance of its residuals."""
+    X, y = prepared.data.X.cpu().numpy(), prepared.data.y.cpu().numpy()
+    model = RidgeCV(np.logspace(-3, 5, 17)).fit(X, y)
+    mean = torch.as_tensor(model.predict(prepared.X_test.cpu().numpy()))
+    return Prediction(mean, torch.full_like(mean, float(np.var(y - model.predict(X)))))
+
+
+def _estimated(cell: Cell, prepared: Prepared, device: str) -> Row:
+    """Scores of the estimator itself, and what it has chosen where the choice is left to it."""
+    settings = ESTIMATORS[cell["model"]]
+    gp = distgp.DistributedGPRegressor(random_state=cell["seed"], device=device, **settings)
+    begin = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gp.fit(prepared.data.X.cpu().numpy(), prepared.data.y.cpu().numpy())
+        taken = time.perf_counter() - begin
+        mean, std = gp.predict(prepared.X_test.cpu().numpy(), return_std=True)
+    scores = prepared.scores(Prediction(torch.as_tensor(mean), torch.as_tensor(std**2)))
+    chosen = gp.choice_.best.name if gp.choice_ is not None else None
+    return {"method": cell["model"], "training_s": taken, "chosen": chosen} | scores
 
 
 def _predicted(aggregator: Aggregator, ensemble: Ensemble, prepared: Prepared) -> Prediction:

@@ -24,22 +24,27 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIG
 def folder(tmp_path_factory):
     """A table, a larger one to predict, and a model."""
     made = tmp_path_factory.mktemp("processes")
-    X, y = data(400)
+    X, y = data(1500)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(y=y)
     frame.to_csv(made / "t.csv", index=False)
-    pd.concat([frame] * 500).to_csv(made / "many.csv", index=False)
+    pd.concat([frame] * 133).to_csv(made / "many.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         tiny(n_iter=5).fit(frame[["a", "b"]], y).save(made / "m.safetensors")
     return made
 
 
-def started(*arguments, **options):
+def heard():
+    """Have a new process hear Ctrl-C, also where these tests run in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def started(*arguments, before=heard):
     """A command in a process of its own."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [COMMAND, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, env=environment, **pipes, **options)
+    return subprocess.Popen(command, text=True, env=environment, preexec_fn=before, **pipes)
 
 
 def fit(folder, output, *options):
@@ -68,8 +73,8 @@ def whole(path):
     if not path.exists():
         return True
     if path.suffix == ".csv":
-        return len(pd.read_csv(path)) == 200_000
-    return distgp.load(path).predict([[0.0, 0.0]]).shape == (1,)
+        return len(pd.read_csv(path)) == 199_500
+    return distgp.load(path).predict(pd.DataFrame({"a": [0.0], "b": [0.0]})).shape == (1,)
 
 
 @pytest.mark.parametrize("number", SIGNALS if FULL else SIGNALS[:2])
@@ -141,7 +146,11 @@ print("stopped")
 """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        preexec_fn=heard,
     )
     assert done.stdout.strip() == "stopped", done.stdout + done.stderr[-2000:]
     TALLY["signals", "held: ended, nothing half written"] += 5
@@ -156,7 +165,7 @@ def test_no_room_on_the_disk(folder, tmp_path, kind):
     few = ("--expert", "exact", "--n-experts", "2", "--n-iter", "2", "-q")
     output = tmp_path / ("m.safetensors" if kind == "fit" else "o.csv")
     arguments = fit(folder, output, *few) if kind == "fit" else predict(folder, output)
-    process = started(*arguments, preexec_fn=small)
+    process = started(*arguments, before=small)
     _, said = process.communicate(timeout=100)
     errors = [line for line in said.splitlines() if line.startswith("distgp: ")]
     assert process.returncode == 2 and len(errors) == 1, said
@@ -167,14 +176,14 @@ def test_no_room_on_the_disk(folder, tmp_path, kind):
 @pytest.mark.skipif(not FULL, reason="takes long: `make hostile` runs it")
 def test_no_memory_left(folder, tmp_path):
     wide = pd.read_csv(folder / "t.csv")
-    pd.concat([wide] * 60).to_csv(tmp_path / "t.csv", index=False)
+    pd.concat([wide] * 16).to_csv(tmp_path / "t.csv", index=False)
     output = tmp_path / "m.safetensors"
 
     def small():
         resource.setrlimit(resource.RLIMIT_AS, (5 * 2**30, 5 * 2**30))
 
     process = started("fit", tmp_path / "t.csv", "--target", "y", "-o", output, "--expert", "exact",
-                      "--n-experts", "1", "--n-iter", "2", "-q", preexec_fn=small)  # fmt: skip
+                      "--n-experts", "1", "--n-iter", "2", "-q", before=small)  # fmt: skip
     _, said = process.communicate(timeout=200)
     assert process.returncode == 2 and "out of memory" in said and "mistake" not in said, said
     assert not output.exists()

@@ -62,7 +62,7 @@ class Table:
         """
         found = find(path)
         system, paths, keys = found.system, found.paths, _typed(found.keys())
-        kinds = sorted({kind_of(found) for found in paths})
+        kinds = sorted({kind_of(name) for name in paths})
         if len(kinds) > 1:
             raise TableError(
                 f"{path} matches files of several kinds: {', '.join(kinds)}. Choose one with a glob, such "
@@ -186,21 +186,19 @@ def refuse_repeated(names: Sequence[str], table: str) -> None:
 
 def _typed(keys: Sequence[dict[str, str | None]]) -> tuple[Keys, ...]:
     """The values of key columns as integers where all are, else as texts."""
-    values = {name: [own[name] for own in keys if name in own] for own in keys for name in own}
-    whole_numbers = {
-        name: all(v is None or re.fullmatch(r"0|-?[1-9][0-9]{0,17}", v) for v in found)
-        for name, found in values.items()
-    }
-    return tuple(
-        {
-            name: pa.scalar(
-                None if value is None else int(value) if whole_numbers[name] else value,
-                pa.int64() if whole_numbers[name] else pa.string(),
-            )
-            for name, value in own.items()
-        }
+    texts = {
+        name
         for own in keys
-    )
+        for name, value in own.items()
+        if value is not None and not re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value)
+    }
+
+    def typed(name: str, value: str | None) -> pa.Scalar:
+        if name in texts:
+            return pa.scalar(value, pa.string())
+        return pa.scalar(None if value is None else int(value), pa.int64())
+
+    return tuple({name: typed(name, value) for name, value in own.items()} for own in keys)
 
 
 def _with_key_fields(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
@@ -223,11 +221,13 @@ def with_keys(rows: Any, keys: Keys) -> Any:
 
 def _empty_is_missing(rows: Any) -> Any:
     """Rows of a CSV file with missing values for empty texts; every other text, "NA" too, is one."""
-    for i, field in enumerate(rows.schema):
-        if pa.types.is_string(field.type):
-            values = rows.column(i)
-            rows = rows.set_column(i, field, pc.if_else(pc.equal(values, ""), None, values))
-    return rows
+    columns = [
+        pc.if_else(pc.equal(values, ""), None, values)
+        if pa.types.is_string(values.type)
+        else values
+        for values in rows.columns
+    ]
+    return type(rows).from_arrays(columns, schema=rows.schema)
 
 
 def _refuse_bytes(schema: pa.Schema, path: str) -> None:
@@ -242,10 +242,11 @@ def _refuse_bytes(schema: pa.Schema, path: str) -> None:
 
 def _decoded(schema: pa.Schema) -> pa.Schema:
     """Replace dictionaries, which differ between files and batches, by their values' type."""
-    for i, field in enumerate(schema):
-        if pa.types.is_dictionary(field.type):
-            schema = schema.set(i, field.with_type(field.type.value_type))
-    return schema.remove_metadata()
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in schema
+    ]
+    return pa.schema(fields)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def start() -> None:
     """
     _require_token()
     constants: Any = importlib.import_module("ray._private.ray_constants")
-    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", True)
     try:
         constants.ENABLE_RAY_CLUSTER = False
         ray.init(

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types layers docs unit slow hostile studies-quick bench format clean
+.PHONY: help setup demo test test-all lint types layers docs unit slow site-test hostile studies-quick bench format clean
 
 # The UCI files for the study on real data, where they lie beside the checkout; else they are downloaded.
 export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
@@ -48,6 +48,10 @@ unit: $(STAMP) ## pytest, without the slow tests
 
 slow: $(STAMP) ## pytest, the slow tests alone
 	$(BIN)/python -m pytest -m slow
+
+site-test: $(STAMP) ## Open the built site in a real browser, which is installed where there is none
+	command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y chromium
+	$(BIN)/python -m pytest tests/site
 
 hostile: $(STAMP) ## Try to break it: all names, values, tables, files, signals, lost workers
 	rm -rf build/hostile

@@ -1,7 +1,8 @@
 """The whole job: fit and predict with defaults, beside GPyTorch's SVGP, GPBoost and gradient boosting.
 
     python benchmarks/jobs.py --data FOLDER [--device cuda]     writes benchmarks/results/jobs-DEVICE.csv
-    python benchmarks/jobs.py --page                            writes the tables into docs/speed.md
+    python benchmarks/jobs.py --page                            writes the tables into docs/speed.md, and
+                                                                the README's table and picture
 
 The four real tasks, random split 80/20; Friedman's first function (five columns, noise 1) with 10⁴ and
 2 · 10⁴ rows; and draws of a rough Gaussian process in four columns (lengthscale 0.25, noise 0.1) with
@@ -25,14 +26,23 @@ from typing import Any
 import numpy as np
 import torch
 from _measure import processor, read_csv, table_in_page, write_csv
+from matplotlib import pyplot as plt
 from nearest import draw, figures, gpboost, held_out_spread, svgp
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import distgp
+from distgp.plotting import save_figure
 from experiments.datasets import TASKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+README = Path(__file__).parents[1] / "README.md"
+TITLES = {
+    "co": "CO of a gas turbine",
+    "nox": "NOx of a gas turbine",
+    "pm2.5": "PM2.5 in Beijing",
+    "traffic": "traffic on a highway",
+}
 SMOOTH = {"smooth, 10⁴ rows": 10_000, "smooth, 2 · 10⁴ rows": 20_000}
 ROUGH = {"rough, 10⁵ rows": 100_000, "rough, 10⁶ rows": 1_000_000}
 GPBOOST_ROWS = 50_000
@@ -134,6 +144,32 @@ def page() -> None:
         table_in_page(PAGE, f"jobs {device}", lines)
 
 
+def readme() -> None:
+    """The table and the picture of the README: the real tasks on the CPU."""
+    rows = [row for row in read_csv(file_of("cpu")) if row["task"] in TASKS and not row["note"]]
+    found = {(row["task"], row["model"]): row for row in rows}
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    heads = [f"{TITLES[name]}, {int(found[name, models[0]]['n']):,} rows" for name in TASKS]
+    lines = [f"| RMSE / NLPD | {' | '.join(heads)} |", "| --- " * (len(TASKS) + 1) + "|"]
+    for model in models:
+        cells = [found[name, model] for name in TASKS]
+        texts = [f"{float(c['rmse']):.3g} / {float(c['nlpd']):.3g}" for c in cells]
+        lines.append(f"| {model} | " + " | ".join(texts) + " |")
+    taken = [f"{float(found[name, models[0]]['seconds']):.0f}" for name in TASKS]
+    lines.append("| seconds of distgp, and given to SVGP | " + " | ".join(taken) + " |")
+    table_in_page(README, "jobs", lines)
+    figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 2.6), layout="constrained")
+    for ax, name in zip(axes, TASKS, strict=True):
+        heights = [float(found[name, model]["nlpd"]) for model in models]
+        ax.bar(range(len(models)), heights, color=["C0", "0.7", "0.55"])
+        ax.bar_label(ax.containers[0], fmt="{:.2f}")
+        ax.set_xticks(range(len(models)), [m.replace("gradient ", "gradient\n") for m in models])
+        ax.set(title=TITLES[name], ylim=(0, 1.15 * max(heights)))
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("NLPD, lower is better")
+    save_figure(figure, README.parent / "docs" / "gain.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The whole job, beside its peers")
     parser.add_argument("--data", default=None, help="folder with the UCI files")
@@ -144,6 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.page:
         page()
+        readme()
         return
     device = options.device
     if device == "cuda":

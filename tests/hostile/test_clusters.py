@@ -52,6 +52,9 @@ def test_files_that_changed_since_the_fit_are_not_read_again(engine, parquet, tm
     killed(gp.experts_.placement)
     with pytest.raises(EngineError, match=r"0\.parquet was changed after the fit began.*fit again"):
         gp.predict(new, aggregation="rbcm")
+    other = tiny(expert="sparse", n_experts=4, engine=engine).fit_parquet(parquet, "y")
+    killed(other.experts_.placement)
+    other.predict(new, aggregation="rbcm")  # which is not held up by what cannot be made again
     TALLY["Ray faults", "held: a clear error"] += 1
 
 

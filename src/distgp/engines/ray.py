@@ -240,7 +240,8 @@ class RayPlacement(Placement[Item], Generic[Item]):
         shared, own = self._sent(members, arguments, each)
 
         def submit(worker: int) -> Any:
-            return pool.actors[worker].apply.remote(self.key, function, shared, own.get(worker, ()))
+            actor = pool.actor_with(worker, self.key)
+            return actor.apply.remote(self.key, function, shared, own.get(worker, ()))
 
         results = pool.run(members, submit, self.names[: len(members)])
         for result in results:

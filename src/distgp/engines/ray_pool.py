@@ -25,6 +25,14 @@ REPLACE_LIMIT = 20.0
 """Seconds that a replacement may wait for a CPU of its own before it shares one."""
 
 
+class Gone(Exception):
+    """What a lost worker held could not be made again."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 class Held(Protocol):
     """A placement, as far as the pool must know it to make its items again."""
 
@@ -53,6 +61,7 @@ class Pool:
         self.open = True
         self.actors: list[Any] = []
         self.live: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._gone: dict[tuple[int, int], Exception] = {}
         self.keys = itertools.count()
 
     def check_open(self) -> None:
@@ -77,12 +86,17 @@ class Pool:
             )
         self.actors += new
 
+    def actor_with(self, worker: int, key: int) -> Any:
+        """The actor of a worker that has an item; refused where a lost one could not be made again."""
+        if (worker, key) in self._gone:
+            raise Gone(self._gone[worker, key])
+        return self.actors[worker]
+
     def replay(self, worker: int, step: Step) -> Any:
         """Have a worker take a step; returns a reference to its answer."""
-        actor = self.actors[worker]
         if step.parent is None:
-            return actor.make.remote(step.key, step.own[worker])
-        return actor.derive.remote(
+            return self.actors[worker].make.remote(step.key, step.own[worker])
+        return self.actor_with(worker, step.parent).derive.remote(
             step.key, step.parent, step.function, step.shared, step.own.get(worker, ())
         )
 
@@ -124,7 +138,7 @@ class Pool:
         begin, lost = time.monotonic(), dict.fromkeys(workers, 0)
         called = dict(zip(workers, names, strict=True))
         results: dict[int, Any] = {}
-        pending = {submit(worker): worker for worker in workers}
+        pending = {_submitted(submit, worker, called[worker]): worker for worker in workers}
         while pending:
             ready, _ = ray.wait(list(pending), timeout=self._time_left(begin))
             if not ready:
@@ -138,7 +152,7 @@ class Pool:
                 raise cause from error
             except RayError as error:
                 self._replace(worker, called[worker], lost, error)
-                pending[submit(worker)] = worker
+                pending[_submitted(submit, worker, called[worker])] = worker
         return [results[worker] for worker in workers]
 
     def dismiss(self) -> None:
@@ -183,22 +197,27 @@ class Pool:
             try:
                 self._rebuild(worker)
                 return
-            except RayTaskError as failure:
-                raise EngineError(
-                    f"the worker with {name} was lost, and making its part again failed: "
-                    f"{_cause(failure)}"
-                ) from failure
             except RayError as again:
                 error = again
 
     def _rebuild(self, worker: int) -> None:
-        """Start a new actor and have it make all that the lost one held."""
+        """Start a new actor and have it make all that the lost one held, as far as that can be done.
+
+        What cannot be made again, such as rows of a file that has changed, is noted: whoever asks for
+        it is told why, and nobody else is held up by it.
+        """
         ray.kill(self.actors[worker], no_restart=True)
         self.actors[worker] = self._replacement()
+        self._gone = {place: why for place, why in self._gone.items() if place[0] != worker}
         live = [placement for placement in self.live if worker in placement.held]
         steps = {step.key: step for placement in live for step in placement.steps}
-        for key in sorted(steps):  # one at a time: the first that fails is the one to tell of
-            ray.get(self.replay(worker, steps[key]), timeout=self.time_limit)
+        for key in sorted(steps):
+            try:
+                ray.get(self.replay(worker, steps[key]), timeout=self.time_limit)
+            except RayTaskError as error:
+                self._gone[worker, key] = _cause(error)
+            except Gone as error:
+                self._gone[worker, key] = error.why
         for key in steps.keys() - {placement.steps[-1].key for placement in live}:
             self.actors[worker].forget.remote(key)  # needed on the way only
 
@@ -211,6 +230,16 @@ class Pool:
                 return actor
             ray.kill(actor, no_restart=True)
         return self._actor(crowded=True)
+
+
+def _submitted(submit: Callable[[int], Any], worker: int, name: str) -> Any:
+    """A reference to a worker's answer; an error names what could not be made again."""
+    try:
+        return submit(worker)
+    except Gone as error:
+        raise EngineError(
+            f"the worker with {name} was lost, and making its part again failed: {error.why}"
+        ) from error.why
 
 
 def _cause(error: RayTaskError) -> Exception:

@@ -21,6 +21,8 @@ from experiments.report import average, distinct, failures, select, table
 from experiments.study import Cell, Options, Row, Study, seconds
 
 METHODS = ("poe", "gpoe", "bcm", "rbcm", "grbcm", "npae", "opt", "two-level")
+REPEATS = 3
+"""The number of turns in which times are measured."""
 TESTS = 200
 """Few test points, so that conditioning the experts weighs as much as it does in the paper's table."""
 AXES: dict[str, dict[str, dict[str, Any]]] = {
@@ -83,7 +85,7 @@ class Complexity(Study):
             return aggregator.combine(ensemble).predict(ensemble, X_test)
 
         calls = {name: partial(once, distgp.AGGREGATORS[name]()) for name in METHODS}
-        taken = seconds(calls, options.device, repeats=1 if options.quick else 3)
+        taken = seconds(calls, options.device, repeats=1 if options.quick else REPEATS)
         return [{"method": name, "seconds": value} for name, value in taken.items()]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
@@ -117,7 +119,7 @@ class Complexity(Study):
                 lines.append([f"{kind}, {axis}", EXPECTED[kind, axis], *slopes])
         return f"""
 How the time to condition all experts, combine them and predict {TESTS} points grows, in one process, with one size varied at a time: the slope of log time against log
-size over all sizes, and in brackets that of the last step. Table 1 counts the work of one expert after perfect parallelisation; one process does the work of all M, so the table's m²n_i is m²n here, and its n_i³ is n³/M².
+size over all sizes, and in brackets that of the last step. Times are medians of {REPEATS} turns. Table 1 counts the work of one expert after perfect parallelisation; one process does the work of all M, so the table's m²n_i is m²n here, and its n_i³ is n³/M².
 
 {table(["varied", "table 1, for one process", *METHODS], lines)}
 

@@ -26,10 +26,12 @@ DEFAULTS = (10.0, 10)
 """The ridge and the rows per expert that it has by default."""
 ROBUST = ("AT", "AP", "AH", "TIT", "TAT", "TEY")
 """Ambient air, the two temperatures of the turbine, and one sensor of its load."""
+NOT_REDUNDANT = ("AT", "AP", "AH", "AFDP", "TIT", "TAT")
+"""What is left when the most redundant sensor is dropped until no inflation factor is above 10."""
 CANDIDATES = (
     SENSORS,
     ROBUST,
-    ("AT", "AP", "AH", "AFDP", "TIT", "TAT"),
+    NOT_REDUNDANT,
     ("AT", "AP", "AH", "TAT", "TEY", "CDP"),
     ("AT", "AP", "AH", "GTEP", "TIT", "TAT"),
     ("AT", "AP", "AH", "TEY"),

@@ -22,12 +22,21 @@ LOCAL_STEPS = 5
 BASELINES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
 MODELS = {
     "independent": "own hyperparameters",
+    "printed": "own hyperparameters",
     "fedavg": "FedAvg",
     "linear": "shared hyperparameters, linear kernel",
     "robust": "own hyperparameters, linear kernel, six sensors",
 }
 
 
+WITHOUT_M = {
+    "ridge": "ridge regression",
+    "full": "full sparse GP, ours",
+    "full, fewer sensors": "full sparse GP, ours, six sensors",
+    "nearest": "nearest rows, ours",
+    "default": "the estimator's default, ours",
+}
+"""What has no experts to count, or is the same for any number of them."""
 SHARED = ("pooled", "two-level", "npae", "opt", "opt-local")
 """The methods shown for experts that share their hyperparameters."""
 
@@ -71,11 +80,14 @@ def introduction(rows: Sequence[Row]) -> str:
     averaging = f"{rounds // LOCAL_STEPS} rounds of {LOCAL_STEPS} local steps"
     return f"""
 Sparse experts with m = {INDUCING} inducing inputs (k-means centres, the same for all experts), RBF kernel with one lengthscale per column,
-rows dealt out at random, {rounds} steps of Adam with rate {RATE}; {counted}. The paper says both that hyperparameters are not shared and that FedAvg
+rows dealt out at random, {rounds} steps of Adam; {counted}. The rate, {RATE}, is ours: the paper states none. The paper says both that hyperparameters are not shared and that FedAvg
 trains them: both are here, "own" and "FedAvg" ({averaging}). The full sparse GP and the linear kernel are trained by L-BFGS on the bound of all rows, at most {BOUND_ROUNDS} iterations.
-Baselines aggregate observed variances as the paper does, gPoE with entropy weights; where a name says "latent" the noise is counted once, and gPoE has weights 1/M. opt-printed, NPAE, two-level and pooled
-need experts with the same prior, and are there for shared hyperparameters alone. Features: the nine sensors (gas turbine); dew point, temperature, pressure, wind direction, cumulated wind, snow and rain, time of day and of
-year (PM2.5); time of day, week and year, holidays, weather (traffic): only what is known at the hour itself, without the year and without other targets.
+Baselines aggregate observed variances, as the paper's equation (4) has them, gPoE with entropy weights; where a name says "latent" the noise is counted once, and gPoE has weights 1/M. Neither way gives the paper's columns (see below). NPAE, two-level and pooled
+need experts with the same prior, and are there for shared hyperparameters alone; opt-printed is without its RKHS terms where hyperparameters differ.
+
+The paper counts 10 features (gas turbine), 13 (PM2.5) and 8 (traffic), and does not name them. Ours are 9, 14 and 16: the nine sensors; dew point, temperature, pressure, wind direction, cumulated wind, snow and rain, time of day and of
+year; time of day, week and year, holidays, weather: only what is known at the hour itself, without the year and without other targets. The gas turbine's file has nine sensors and two emissions, so a tenth feature can only be the
+other emission, or the year. Of the 43,824 rows of PM2.5 that the paper counts, 2,067 have no target; they are dropped here.
 
 The paper states no units. RMSE fits CO in mg/m³, NOx and PM2.5 in tens of the published unit and traffic in hundreds; its traffic NLPD
 fits vehicles/h alone. NLPD is given in published units here, where its numbers are larger (by log 10 for NOx and PM2.5, log 100 for
@@ -152,26 +164,37 @@ def against(rows: Sequence[Row]) -> str:
         "NLPD: the paper's opt", "ours", "ratio", "our opt",
     ]  # fmt: skip
     count, (ranks, count_of) = len(lines), _ranks(rows)
-    full, theirs = (
-        average(select(rows, task="co", method="full"), "rmse"),
-        published()["co", 20, "svgp", "rmse"][0],
-    )
     return f"""## The paper's opt, and ours
 
 Mean over the partitions. "Ours" is what `aggregation="auto"` takes for these experts: opt-local where they have hyperparameters of their own; for NOx, pooled,
-where they share a linear kernel (see below).
+where they share a linear kernel (see below). That is two models, chosen by task.
 
 {table(head, lines)}
 
-Ours is below the paper's opt in RMSE in {wins["rmse"]} of {count} rows and in NLPD in {wins["nlpd"]}; our opt, on the same experts, in {opt_wins["rmse"]} and {opt_wins["nlpd"]}. What differs from the
-paper: the noise is counted once; weights are fitted on rows of all shards, not on one row per shard; opt-local lets each expert count where its own
-variance is small, which helps where experts leave their data (CO); the variance is the mixture's, which grows where experts disagree, instead of Σβ²s², which
-shrinks like 1/M. The features are ours too, and account for much of the gain on PM2.5 and traffic: PoE with them is already below the paper's PoE in RMSE.
+Below the paper's opt, of {count} rows: the two models together in RMSE in {wins["rmse"]} and in NLPD in {wins["nlpd"]}; our opt, on the same experts, in {opt_wins["rmse"]} and {opt_wins["nlpd"]}. The next section says what that is worth.
 
-**Caveats.** NOx has one model, a plane, whatever M is, and that a plane is right there is known from the test years. opt-local's constants were first set with the test
-years of CO in view (they are validated without them below). Experts that share hyperparameters, the default of the estimator, do worse on CO and NOx (also below). And opt-local is not
+**What differs from the paper.** The features; the noise is counted once; weights are fitted on rows of all shards, not on one row per shard; opt-local lets each expert count where its own
+variance is small; the variance is the mixture's, which grows where experts disagree, instead of Σβ²s², which shrinks like 1/M.
+
+**Caveats.** opt-local's constants were first set with the test years of CO in view (they are validated without them below). Experts that share hyperparameters do worse on CO and NOx (also below). And opt-local is not
 the best in every row: with the noise counted once the baselines come close. Its rank among the {count_of} methods on the same experts, by M: {ranks}.
-The full sparse GP has RMSE {full:.2f} on CO in the test years (the paper's {theirs})."""
+{_full_on_co(rows)}"""
+
+
+def _full_on_co(rows: Sequence[Row]) -> str:
+    """Say why the full sparse GP fails on CO, where runs with fewer sensors show it."""
+    full, fewer = (
+        average(select(rows, task="co", method=name), "rmse")
+        for name in ("full", "full, fewer sensors")
+    )
+    theirs = published()["co", 20, "svgp", "rmse"][0]
+    said = f"The full sparse GP has RMSE {full:.2f} on CO in the test years (the paper's {theirs})"
+    if math.isnan(fewer):
+        return f"{said}."
+    return (
+        f"{said}: the sensors are redundant and drift apart (see NOx below). On the six that do not repeat each other "
+        f"(inflation factors up to 10 in the years to learn from) the same model has {fewer:.2f}."
+    )
 
 
 def _ranks(rows: Sequence[Row]) -> tuple[str, int]:
@@ -239,10 +262,12 @@ def everything(rows: Sequence[Row]) -> str:
                 for M in many
             ]
             lines.append([f"the paper's {method}", *cells])
-        full = select(rows, task=task, method="full")
-        lines.append(["full sparse GP, ours", *[_pair(task, full)] * len(many)])
+        for method, label in WITHOUT_M.items():
+            if runs := select(rows, task=task, method=method):
+                lines.append([label, *[_pair(task, runs)] * len(many)])
         for model, label in MODELS.items():
-            for method in distinct(select(rows, task=task, model=model), "method"):
+            found = distinct(select(rows, task=task, model=model), "method")
+            for method in [name for name in found if "jitter" not in name]:
                 cells = [
                     _pair(task, select(rows, task=task, model=model, method=method, M=M))
                     for M in many

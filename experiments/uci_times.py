@@ -15,6 +15,8 @@ from experiments.report import average, distinct, log_scale, select, spread, tab
 from experiments.study import Row
 from experiments.uci_page import MANY, best, published
 
+REPEATS = 5
+"""The number of turns in which times are measured."""
 KEPT = "opt-local, weights kept"
 """What the table calls predictions with the weights that `fit` has found."""
 DRAWN = (
@@ -56,7 +58,7 @@ def times(rows: Sequence[Row]) -> str:
     cpu, gpu = (np.array(ratios[on]).reshape(-1, 2) for on in ("cpu", "device"))
     return f"""## Time
 
-Milliseconds for weights and predictions at all test rows, medians in turns, experts with their own hyperparameters (of two steps of training, which times do not depend on); on {device}, then on the CPU.
+Milliseconds for weights and predictions at all test rows, medians of {REPEATS} turns, experts with their own hyperparameters (of two steps of training, which times do not depend on); on {device}, then on the CPU.
 
 {table(head, lines)}
 

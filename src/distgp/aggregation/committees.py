@@ -59,7 +59,7 @@ class PoE(MarginalAggregator):
     Parameters
     ----------
     space : {"latent", "observed"}, default="latent"
-        Whether latent variances are combined, or observed ones as the paper does.
+        Whether latent variances are combined, or observed ones, as in the paper's equation (4).
     """
 
     name: ClassVar[str] = "poe"
@@ -81,7 +81,7 @@ class GPoE(MarginalAggregator):
         far from the data. "entropy", the gains as the paper prints them, does not: its variance
         diverges there, up to the floor of the precision.
     space : {"latent", "observed"}, default="latent"
-        Whether latent variances are combined, or observed ones as the paper does.
+        Whether latent variances are combined, or observed ones, as in the paper's equation (4).
     """
 
     name: ClassVar[str] = "gpoe"
@@ -148,7 +148,7 @@ class BCM(MarginalAggregator):
     Parameters
     ----------
     space : {"latent", "observed"}, default="latent"
-        Whether latent variances are combined, or observed ones as the paper does.
+        Whether latent variances are combined, or observed ones, as in the paper's equation (4).
     """
 
     name: ClassVar[str] = "bcm"
@@ -166,7 +166,7 @@ class RBCM(MarginalAggregator):
     Parameters
     ----------
     space : {"latent", "observed"}, default="latent"
-        Whether latent variances are combined, or observed ones as the paper does.
+        Whether latent variances are combined, or observed ones, as in the paper's equation (4).
     """
 
     name: ClassVar[str] = "rbcm"
@@ -189,7 +189,7 @@ class GRBCM(MarginalAggregator):
     Parameters
     ----------
     space : {"latent", "observed"}, default="latent"
-        Whether latent variances are combined, or observed ones as the paper does.
+        Whether latent variances are combined, or observed ones, as in the paper's equation (4).
     """
 
     name: ClassVar[str] = "grbcm"

@@ -35,8 +35,9 @@ def folder(tmp_path_factory):
 
 
 def heard():
-    """Have a new process hear Ctrl-C, also where these tests run in the background of a shell."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Have a new process hear all signals, also where these tests run in the background of a shell."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def started(*arguments, before=heard):

@@ -67,22 +67,26 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the block as an exception does, so that it can tidy up."""
+    """Have SIGTERM and SIGHUP end the block as an exception does, so that it can tidy up.
+
+    A signal that is ignored, as SIGHUP is under `nohup`, stays so.
+    """
 
     def end(number: int, frame: object) -> None:
         del frame
         raise SystemExit(128 + number)
 
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     try:
-        before = {name: signal.signal(getattr(signal, name), end) for name in names}
+        before = {number: signal.signal(number, end) for number in heard}
     except ValueError:  # only the main thread may
         before = {}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.datasets import TASKS
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -15,14 +17,12 @@ def test_python_examples_run(code, capsys):
     assert capsys.readouterr().out
 
 
-def test_figures_of_nearest_rows_are_those_of_the_table():
-    table = README.parent / "benchmarks" / "results" / "nearest-trained-cuda.csv"
+def test_the_table_is_that_of_the_benchmark():
+    """`python benchmarks/jobs.py --page` writes it."""
+    table = README.parent / "benchmarks" / "results" / "jobs-cpu.csv"
     with table.open(newline="") as file:
-        rows = [
-            r for r in csv.DictReader(file) if r["n"] == "100000" and r["lengthscale"] == "0.25"
-        ]
-    error = {r["model"]: float(r["error"]) for r in rows}
-    text = " ".join(README.read_text().split())
-    assert f"its error is {error['nearest']:.2f} noise standard deviations" in text
-    assert f"the sparse default's {error['sparse default']:.1f}, " in text
-    assert f"SVGP's {error['SVGP, 10 × the time']:.1f} with ten times the time" in text
+        rows = [r for r in csv.DictReader(file) if r["task"] in TASKS and not r["note"]]
+    assert len(rows) == 12
+    for row in rows:
+        (line,) = re.findall(rf"^\| {row['model']} \|.*$", README.read_text(), re.MULTILINE)
+        assert f"| {float(row['rmse']):.3g} / {float(row['nlpd']):.3g} |" in line

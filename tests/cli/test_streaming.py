@@ -44,6 +44,7 @@ def write_parquet(path, rows):
             writer.write_table(pa.table(columns, schema=schema), row_group_size=1_000_000)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(small_model, tmp_path):
     peaks = {}
     for rows in (1_000_000, 4_000_000):

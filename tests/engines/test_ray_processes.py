@@ -74,6 +74,7 @@ DRIVER = """
 """
 
 
+@pytest.mark.slow
 def test_no_process_is_left_behind():
     drivers = {how: script(DRIVER, how) for how in (signal.SIGINT, signal.SIGKILL, "close")}
     for how, driver in drivers.items():
@@ -137,6 +138,7 @@ PEAK = """
 """
 
 
+@pytest.mark.slow
 def test_the_drivers_memory_stays_flat(tmp_path):
     paths = [tmp_path / f"{rows}.parquet" for rows in (100_000, 2_000_000)]
     schema = pa.schema([("a", pa.float64()), ("b", pa.float64()), ("y", pa.float64())])

@@ -181,7 +181,7 @@ def test_workers_killed_at_any_moment_of_every_phase(engine, parquet):
         gp = tiny(engine=engine, **options).fit_parquet(parquet, "y")
         wanted[name] = gp.predict(new, return_std=True), time.monotonic() - begin
     draw, kills = random.Random(0), 0
-    for turn in range(times(3, 50)):
+    for turn in range(times(1, 50)):
         name = [*ways][turn % len(ways)]
         (mean, std), took = wanted[name]
         victim = draw.choice(alive(engine))
@@ -194,7 +194,7 @@ def test_workers_killed_at_any_moment_of_every_phase(engine, parquet):
         np.testing.assert_array_equal(found[0], mean)
         np.testing.assert_array_equal(found[1], std)
         TALLY["Ray faults", "held: the same numbers"] += 1
-    assert kills >= times(3, 50)
+    assert kills >= times(1, 50)
 
 
 def alive(engine):

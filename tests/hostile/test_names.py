@@ -48,7 +48,7 @@ def combinations():
 
 
 ALL = list(combinations())
-CHOSEN = np.random.default_rng(0).permutation(len(ALL))[: times(120, len(ALL))]
+CHOSEN = np.random.default_rng(0).permutation(len(ALL))[: times(60, len(ALL))]
 PARTS = np.array_split(np.sort(CHOSEN), times(4, 40))
 
 

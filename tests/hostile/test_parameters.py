@@ -36,7 +36,7 @@ CASES = [
     for name in make().get_params(deep=False)
     for value in range(len(VALUES))
 ]
-CHOSEN = np.sort(np.random.default_rng(0).permutation(len(CASES))[: times(250, len(CASES))])
+CHOSEN = np.sort(np.random.default_rng(0).permutation(len(CASES))[: times(120, len(CASES))])
 PARTS = np.array_split(CHOSEN, times(2, 20))
 
 
@@ -86,7 +86,7 @@ METHODS = {
 def test_every_value_for_every_argument(name):
     X, y = data()
     rng = np.random.default_rng(sum(map(ord, name)))
-    for place in rng.permutation(len(VALUES))[: times(12, len(VALUES))]:
+    for place in rng.permutation(len(VALUES))[: times(6, len(VALUES))]:
         value = VALUES[place]
         gp = tiny().fit(X, y)
         try:

@@ -78,7 +78,7 @@ def whole(path):
     return distgp.load(path).predict(pd.DataFrame({"a": [0.0], "b": [0.0]})).shape == (1,)
 
 
-@pytest.mark.parametrize("number", SIGNALS if FULL else SIGNALS[:2])
+@pytest.mark.parametrize("number", SIGNALS if FULL else SIGNALS[:1])
 def test_training_that_is_ended_by_a_signal_writes_nothing(folder, tmp_path, number):
     process = started(*fit(folder, tmp_path / "m.safetensors", *LONG))
     time.sleep(6)  # in the middle of training, or of starting
@@ -191,6 +191,7 @@ def test_no_memory_left(folder, tmp_path):
     TALLY["no memory left", "held: a clear error"] += 1
 
 
+@pytest.mark.skipif(not FULL, reason="takes long: `make hostile` runs it")
 def test_a_server_told_to_end(folder):
     process = started("serve", folder / "m.safetensors", "--port", "0")
     line = process.stderr.readline()
@@ -214,6 +215,7 @@ def test_readers_that_leave_and_terminals_without_width(folder):
     assert done.returncode == 2 and "there is no model file 'nowhere'" in done.stderr
 
 
+@pytest.mark.skipif(not FULL, reason="takes long: `make hostile` runs it")
 def test_outputs_are_looked_at_before_any_work(folder):
     for output in ("/proc/m.safetensors", os.devnull, str(folder))[: times(1, 3)]:
         begin = time.monotonic()

@@ -228,6 +228,14 @@ def _inputs(model: GPEstimator, rows: pa.Table, unknown: str | None) -> np.ndarr
     return X
 
 
+def _within_range(predict: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """A prediction; values that are too large to compute with are the client's to mend."""
+    try:
+        return unnamed(predict, *arguments, **options)
+    except ValueError as error:
+        raise refused(422, str(error)) from error
+
+
 def _predicted(
     model: GPEstimator, X: np.ndarray, latent: bool, interval: float | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -235,10 +243,10 @@ def _predicted(
     told: list[str] = []
     _told.set(told)
     if interval is not None and isinstance(model, DistributedGPRegressor):
-        values = unnamed(model.predict_with_interval, X, interval, latent=latent)
+        values = _within_range(model.predict_with_interval, X, interval, latent=latent)
     else:
         predict: Any = model.predict  # pyright: ignore[reportAttributeAccessIssue]
-        mean, std = unnamed(predict, X, return_std=True, latent=latent)
+        mean, std = _within_range(predict, X, return_std=True, latent=latent)
         half = NormalDist().inv_cdf(0.5 + (interval or 0.0) / 2) * std
         values = mean, std, mean - half, mean + half
     names = ("mean", "std") if interval is None else ("mean", "std", "lower", "upper")
@@ -247,8 +255,8 @@ def _predicted(
     if not finite.all():
         raise refused(
             422,
-            f"no finite prediction for {int((~finite).sum())} of {len(X)} rows: their values are too "
-            "large, or calibration had too few rows for so wide an interval",
+            f"no finite interval for {int((~finite).sum())} of {len(X)} rows: calibration had too few rows "
+            "for so wide an interval",
         )
     return found, told
 

@@ -23,15 +23,15 @@ Combination: TypeAlias = Literal["opticom", "ct", "full"]
 """How the grids make one posterior: optimal coefficients, classical ones, or their union as one grid."""
 
 
-HIGHEST = 50
-"""The highest level: one of its grids has 2⁵⁰ points along an axis, more than any memory holds."""
+HIGHEST = 1_000
+"""The highest level whose size is counted at all; far lower ones are refused for want of memory."""
 
 
 def check_size(level: int, d: int) -> None:
     """Raise a ValueError where there is no sparse grid of this level in d columns."""
     if not 1 <= level <= HIGHEST or d < 1:
         raise ValueError(
-            f"a sparse grid needs a level from 1 to {HIGHEST} and d ≥ 1, got level {level} and d = {d}"
+            f"a sparse grid needs level ≥ 1, at most {HIGHEST}, and d ≥ 1, got level {level} and d = {d}"
         )
 
 

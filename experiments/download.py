@@ -131,22 +131,17 @@ def locate(
             f"or leave --data-dir and {FOLDER_VARIABLE} unset to download them from {published.url}"
         )
     found = {name: place / name for name in published.files}
-    if missing or (verify and not given and not _all_right(published, found)):
+    if missing:
         _fetch(published, place, verify)
-    if verify:
-        for name, path in found.items():
-            _check(published, name, path.read_bytes(), str(path))
+    elif verify:
+        try:
+            for name, path in found.items():
+                _check(published, name, path.read_bytes(), str(path))
+        except DataError:
+            if given:
+                raise
+            _fetch(published, place, verify)  # what lies in our own cache is damaged
     return found
-
-
-def _all_right(published: Published, found: dict[str, Path]) -> bool:
-    """Whether all files are as published; those of our own cache that are not are downloaded anew."""
-    try:
-        for name, path in found.items():
-            _check(published, name, path.read_bytes(), str(path))
-    except DataError:
-        return False
-    return True
 
 
 def cache_folder() -> Path:

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeGuard, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from distgp import metrics, persistence
+from distgp.checks import is_integer, is_number
 from distgp.data import frames
 from distgp.data.encoding import Columns
 from distgp.engines import DevicesEngine, Engine, LocalEngine
@@ -312,7 +313,7 @@ def a_count(*others: str | None) -> Check:
         if value is None or isinstance(value, str):
             fine = value in others
         else:
-            fine = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+            fine = is_integer(value) and value >= 1
         if not fine:
             expected = " or ".join(["a positive integer", *(repr(other) for other in others)])
             raise ValueError(f"{name} must be {expected}, got {value!r}")
@@ -333,11 +334,6 @@ def a_positive_number(
             raise ValueError(f"{name} must be {what}{either}, got {value!r}")
 
     return check
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a number, and not a truth value."""
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def a_name(registry: Mapping[str, Any], base: type, *others: str | None) -> Check:

@@ -40,9 +40,9 @@ def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
         If the path is a device, a pipe or a folder, or there is no folder to write it to.
     """
     path = _regular(path)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part = _part_of(path)
     try:
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        _create(part, mode)
         kept = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
         yield part
         os.chmod(part, kept)  # writers may have made a new file of their own
@@ -50,6 +50,16 @@ def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    """A name beside a file that nothing else has, hidden from those who list the folder."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _create(path: Path, mode: int) -> None:
+    """Make an empty file, which must not be there yet; the umask is applied by the system."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
 
 def _to_disk(path: Path) -> None:
@@ -70,9 +80,9 @@ def check_writable(path: Path | str) -> None:
         With what is wrong with it.
     """
     path = _regular(path)
-    probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    probe = _part_of(path)
     try:
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
+        _create(probe, PRIVATE)
     except OSError as error:
         raise OSError(f"cannot write {str(path)!r}: {error.strerror}") from error
     probe.unlink()

@@ -14,8 +14,9 @@ from torch import Tensor
 from distgp import novelty as new
 from distgp import torch_module
 from distgp.aggregation import Aggregator
+from distgp.checks import is_number
 from distgp.data import frames
-from distgp.estimator import a_count, column_of, is_number, observed, row_numbers, seed_of
+from distgp.estimator import a_count, column_of, observed, row_numbers, seed_of
 from distgp.experts import Parameters
 from distgp.model import Model
 from distgp.settings import Settings

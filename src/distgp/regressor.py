@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from distgp.aggregation import (
 )
 from distgp.auto import Rows, is_auto
 from distgp.calibration import Calibration
+from distgp.checks import is_integer
 from distgp.data import frames, parquet, sample
 from distgp.data.column import CHOICES, check_choices
 from distgp.data.encoding import Columns
@@ -60,7 +60,7 @@ LEAST_CALIBRATED = 50
 def _inducing_inputs(name: str, value: Any) -> None:
     """A number of inducing inputs, or the inputs themselves, whose width `fit` checks."""
     if np.ndim(value) == 0:
-        fine = isinstance(value, Integral) and not isinstance(value, bool) and int(value) == 0
+        fine = is_integer(value) and value == 0
         if not fine:  # 0: nearest experts without a global part
             a_count("auto")(name, value)
 

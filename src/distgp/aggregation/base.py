@@ -7,13 +7,13 @@ import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import partial
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from distgp.aggregation.ensemble import Ensemble
+from distgp.checks import is_integer, is_number
 from distgp.experts import Prediction
 from distgp.experts.base import in_chunks, latent_variance
 
@@ -241,24 +241,20 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def check_count(name: str, value: int | None) -> None:
     """Refuse what is no number of rows, 1 or more."""
-    if value is not None and not (_is(Integral, value) and 1 <= value <= MOST_ROWS):
+    if value is not None and not (is_integer(value) and 1 <= value <= MOST_ROWS):
         raise ValueError(f"{name} must be at least 1, got {value!r}")
 
 
 def check_temperature(value: float) -> None:
     """Refuse a temperature that is negative, infinite or NaN."""
-    if not _is(Real, value) or not 0 <= value < sys.float_info.max:
+    if not is_number(value) or not 0 <= value < sys.float_info.max:
         raise ValueError(f"temperature must be finite and not negative, got {value!r}")
 
 
 def check_ridge(value: float | None) -> None:
     """Refuse a ridge that is negative, infinite or NaN."""
-    if value is not None and not (_is(Real, value) and 0 <= value < sys.float_info.max):
+    if value is not None and not (is_number(value) and 0 <= value < sys.float_info.max):
         raise ValueError(f"ridge must be finite and not negative, got {value!r}")
-
-
-def _is(kind: type, value: object) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def require(condition: bool, aggregator: str, why: str, alternatives: str) -> None:

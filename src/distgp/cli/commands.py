@@ -65,11 +65,11 @@ def fit(
 ) -> None:
     """Fit a model to a table and write it to a file."""
     from distgp.cli.streaming import fit_table
-    from distgp.data.table import Table
+    from distgp.data.locate import find
 
     with plain_errors():
         refuse_existing(force, output)
-        refuse_input(output, *Table.open(data).paths)
+        refuse_input(output, *find(data).paths)
         columns = o.column_options(features, drop, categorical, dates)
         by, columns = o.held_out_by(validation, time, groups, columns)
         by, columns = o.of_rows(weight, noise_variance, by, columns)
@@ -256,10 +256,10 @@ def compare(
             random_state=seed,
             verbose=not (quiet or as_json),
         )
-        opened_table = Table.open(data)
+        source = Table.open(data)
         for written in (csv, picture):
-            refuse_input(written, *opened_table.paths)
-        table = opened_table.read(columns["categorical"])
+            refuse_input(written, *source.paths)
+        table = source.read(columns["categorical"])
         X, y, learnt, keep = training_rows(table, target, missing.value, **columns)
         tell_dropped(int((~keep).sum()), as_json)
         show = not (quiet or as_json)

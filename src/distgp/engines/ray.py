@@ -7,9 +7,9 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
 from typing import Any, ClassVar, Generic
 
+from distgp.checks import is_integer, is_number
 from distgp.engines.base import (
     Engine,
     EngineError,
@@ -90,7 +90,7 @@ class RayEngine(Engine):
         self.users = weakref.WeakSet()
         self.pool = Pool(cpus, gpus, retries, time_limit)
         self._asked, self._told = workers, False
-        join(address)
+        _join(address)
         _OPEN.add(self)
         register_tensors()
 
@@ -283,24 +283,20 @@ def _itself(item: Any) -> Any:
 
 def _check_options(workers: Any, cpus: Any, gpus: Any, retries: Any, time_limit: Any) -> None:
     """Refuse options of the engine that cannot be meant."""
-
-    def number(value: Any, kind: type = Real) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool) and value == value
-
+    seconds = time_limit is None or (is_number(time_limit) and time_limit > 0)
     for name, value, fine, expected in (
-        ("workers", workers, workers is None or (number(workers, Integral) and workers >= 1),
+        ("workers", workers, workers is None or (is_integer(workers) and workers >= 1),
          "a positive integer, or None for one per CPU"),
-        ("cpus", cpus, number(cpus) and 0 <= cpus < math.inf, "a number of CPUs, 0 or more"),
-        ("gpus", gpus, number(gpus) and 0 <= gpus < math.inf, "a number of GPUs, 0 or more"),
-        ("retries", retries, number(retries, Integral) and retries >= 0, "an integer, 0 or more"),
-        ("time_limit", time_limit, time_limit is None or (number(time_limit) and time_limit > 0),
-         "a positive number of seconds, or None for any"),
+        ("cpus", cpus, is_number(cpus) and 0 <= cpus < math.inf, "a number of CPUs, 0 or more"),
+        ("gpus", gpus, is_number(gpus) and 0 <= gpus < math.inf, "a number of GPUs, 0 or more"),
+        ("retries", retries, is_integer(retries) and retries >= 0, "an integer, 0 or more"),
+        ("time_limit", time_limit, seconds, "a positive number of seconds, or None for any"),
     ):  # fmt: skip
         if not fine:
             raise ValueError(f"{name} must be {expected}, got {value!r}")
 
 
-def join(address: str | None) -> None:
+def _join(address: str | None) -> None:
     """Connect to a cluster, or start one, unless the process is connected already."""
     if ray.is_initialized():
         if address not in (None, "auto", ray.get_runtime_context().gcs_address):

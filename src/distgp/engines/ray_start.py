@@ -18,18 +18,18 @@ CONNECT_LIMIT = 5.0
 """Seconds that a machine may take to accept a connection."""
 ANSWER_LIMIT = 20.0
 """Seconds that a cluster may take to answer."""
-_ASK = """
+_UNKNOWN = 77
+"""The exit code of `_ASK` where this version of Ray cannot be asked so."""
+_ASK = f"""
 import sys
 try:
     from ray._private.services import canonicalize_bootstrap_address as resolved
     from ray._raylet import GcsClient
 except ImportError:
-    sys.exit(UNKNOWN)
+    sys.exit({_UNKNOWN})
 GcsClient(address=resolved(sys.argv[1]))
 """
 """What a process without a token asks of a cluster; Ray itself would try for minutes."""
-_UNKNOWN = 77
-"""Its exit code where this version of Ray cannot be asked so."""
 
 
 def start() -> None:
@@ -80,7 +80,7 @@ def check_reachable(address: str) -> None:
             raise ConnectionError(f"nothing answers there ({error})") from error
     if address.startswith("ray://"):
         return
-    command = [sys.executable, "-c", _ASK.replace("UNKNOWN", str(_UNKNOWN)), address]
+    command = [sys.executable, "-c", _ASK, address]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     try:
         asked = subprocess.run(

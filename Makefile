@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types layers docs unit slow site-test hostile studies-quick bench format clean
+.PHONY: help setup demo test test-all lint types layers docs unit slow site-test tutorials hostile studies-quick bench format clean
 
 # The UCI files for the study on real data, where they lie beside the checkout; else they are downloaded.
 export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
@@ -52,6 +52,9 @@ slow: $(STAMP) ## pytest, the slow tests alone
 site-test: $(STAMP) ## Open the built site in a real browser, which is installed where there is none
 	command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y chromium
 	$(BIN)/python -m pytest tests/site
+
+tutorials: $(STAMP) ## Run the tutorials, and write what they print and draw into their pages and notebooks
+	$(BIN)/python docs/pages.py docs/tutorials/*.md
 
 hostile: $(STAMP) ## Try to break it: all names, values, tables, files, signals, lost workers
 	rm -rf build/hostile

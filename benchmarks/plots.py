@@ -1,4 +1,4 @@
-"""The pictures of docs/plots.md: every function of distgp.plotting, on a made-up table. Takes seconds.
+"""The pictures of docs/plots.md and docs/kernels.md, on a made-up table. Takes seconds.
 
 The demand for electricity in 800 hours depends on the temperature, the hour, the wind, and on whether it
 is a weekend; three more columns mean nothing. A quarter of the rows are held out.
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -57,8 +59,42 @@ def one_input() -> Figure:
     return figure_of(plotting.plot_prediction(gp, x, y))
 
 
+DRAWN: dict[str, distgp.Kernel] = {
+    "rbf": distgp.RBF(1.0),
+    "matern52": distgp.Matern52(1.0),
+    "matern32": distgp.Matern32(1.0),
+    "matern12": distgp.Matern12(1.0),
+    "rational-quadratic": distgp.RationalQuadratic(1.0, alpha=0.2),
+    "periodic(2.5)": distgp.Periodic(1.0, period=2.5),
+    "linear": distgp.Linear(0.1),
+    "constant": distgp.Constant(1.0),
+    "linear + 0.1 * rbf": distgp.Linear(0.1) + 0.1 * distgp.RBF(1.0),
+    "rbf(3) + 0.1 * matern12": distgp.RBF(3.0) + 0.1 * distgp.Matern12(1.0),
+    "periodic(2.5) * rbf(3)": distgp.Periodic(1.0, period=2.5) * distgp.RBF(3.0),
+    "linear * periodic(2.5)": distgp.Linear(0.1) * distgp.Periodic(1.0, period=2.5),
+}
+"""The kernels of docs/kernels.md by their texts; lengthscales that are not given are 1, and α is 0.2."""
+
+
+def draws() -> Figure:
+    """Three functions drawn from each kernel."""
+    x = torch.linspace(-5.0, 5.0, 400, dtype=torch.float64)[:, None]
+    figure, axes = plt.subplots(
+        3, 4, figsize=(9.3, 6.0), sharex=True, sharey=True, layout="constrained"
+    )
+    for ax, (name, kernel) in zip(axes.flat, DRAWN.items(), strict=True):
+        normal = np.random.default_rng(4).standard_normal((len(x), 3))
+        L = np.linalg.cholesky(kernel(x).numpy() + 1e-8 * np.eye(len(x)))
+        ax.plot(x[:, 0].numpy(), L @ normal, linewidth=1.1)
+        ax.set_title(name, fontsize=10, family="monospace")
+        ax.set(xlim=(-5.0, 5.0), ylim=(-3.7, 3.7))
+        ax.tick_params(labelsize=9)
+    return figure
+
+
 def pictures() -> Iterator[tuple[str, Figure]]:
     """Every picture and its name."""
+    yield "kernels", draws()
     X, y = table()
     few = ["temperature", "hour"]
     train, test, y_train, y_test = X[200:], X[:200], y[200:], y[:200]

@@ -10,12 +10,13 @@ same holds within every group ("Mondrian").
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm
+
+from distgp.warn import warn_user
 
 KINDS = ("conformal", "mondrian")
 """What `calibrate` may be."""
@@ -149,11 +150,10 @@ def multiples(
             "groups= is for models fitted with calibrate='mondrian', and this one was not: leave it out"
         )
     if scores is not None and scores.groups and groups is None:
-        warnings.warn(
+        warn_user(
             "The model was calibrated by groups, and none are given: intervals are those of all groups "
             "together. Give groups=, one for each row",
             CalibrationWarning,
-            stacklevel=2,
         )
     if scores is None:
         return np.full(n, norm.ppf(q))

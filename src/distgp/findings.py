@@ -18,8 +18,8 @@ from distgp.data import sample
 from distgp.experts import Posterior, SparseExpert, SparsePosterior, inducing
 from distgp.experts.base import chunk_rows
 from distgp.model import Model
-from distgp.novelty import warn_user
 from distgp.training import TrainingResult
+from distgp.warn import warn_user
 
 LAST_ROUNDS = 10
 """The accepted rounds at the end of training whose progress is looked at."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
@@ -51,6 +50,7 @@ from distgp.sparsegrid import (
     sparse_grid,
 )
 from distgp.training import PooledBound, TrainingResult
+from distgp.warn import warn_user
 
 LARGEST_UNION = 1_024
 """Points of the sparse grid, at most, that `level="auto"` goes up to."""
@@ -351,12 +351,11 @@ class SparseGridGP(GPEstimator):
         counts = [floored for _, _, floored in parts]
         self.n_floored_ = counts[0] if self._one_target else counts
         if sum(counts):
-            warnings.warn(
+            warn_user(
                 f"the combined variance fell below its lower bound kσ²/(σ² + nk) at {sum(counts):,} of "
                 f"{len(counts) * len(X):,} points and was set to it there: a sum with negative "
                 "coefficients can do that; combination='full' does not, a product kernel does it less",
                 VarianceWarning,
-                stacklevel=2,
             )
         mean, spread = self._columns([(mean, spread) for mean, spread, _ in parts])
         return mean, spread if return_cov else np.sqrt(spread)

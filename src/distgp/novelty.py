@@ -10,10 +10,7 @@ of 1 is the distance that 99 % of them keep to the others.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -29,6 +26,7 @@ from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import Parameters, SparseExpert
 from distgp.experts.base import in_chunks
+from distgp.warn import warn_user
 
 QUANTILE = 0.99
 """The share of the training rows that are no more unlike the others than a ratio of 1."""
@@ -46,7 +44,6 @@ TOLD_SHARE, TOLD_ROWS = 0.1, 20
 """`tell_novelty` warns where more than this share of at least so many rows are unlike the training rows."""
 LEAST_ROWS = 50
 """Training rows below which nothing is told: the 99 % quantile of so few is a guess."""
-PACKAGE = str(Path(__file__).parent)
 
 
 class NoveltyWarning(UserWarning):
@@ -234,14 +231,6 @@ def tell_novelty(model: Fitted, X: np.ndarray) -> None:
             "in groups",
             NoveltyWarning,
         )
-
-
-def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's own code that called into distgp."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, category, stacklevel=level)
 
 
 def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

@@ -150,8 +150,9 @@ class DistributedGPRegressor(Predictor):
         "kernel.kernel.lengthscale". They are densities of the standardised data's parameters where
         `normalize`.
     bounds : mapping of str to (float, float), optional
-        Bounds of hyperparameters in training, by name. By default those of a named kernel stay within
-        a factor of 1,000 of where they start, and its signal variance is at most the target's.
+        Bounds of hyperparameters in training, by name; of the standardised data's where `normalize`. By
+        default those of a named kernel stay within a factor of 1,000 of where they start, and its signal
+        variance is at most the target's.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
     warm_start : bool, default=False

@@ -14,7 +14,6 @@ from sklearn.model_selection import KFold
 from torch import Tensor
 
 from distgp import auto, choice
-from distgp import novelty as new
 from distgp.aggregation import (
     AGGREGATORS,
     GRBCM,
@@ -34,6 +33,7 @@ from distgp.fit import Inducing
 from distgp.kernels import InputLayout, Kernel
 from distgp.model import Model
 from distgp.training import ALGORITHMS, Algorithm, Independent
+from distgp.warn import warn_user
 
 
 class Settings(GPEstimator):
@@ -100,7 +100,7 @@ class Settings(GPEstimator):
         if self.verbose:
             print(self.choice_, file=sys.stderr)
         if self.choice_.better_baselines:
-            new.warn_user(choice.outdone(self.choice_), choice.ChoiceWarning)
+            warn_user(choice.outdone(self.choice_), choice.ChoiceWarning)
         return learnt
 
     def _chosen_before(self) -> bool:

@@ -277,7 +277,8 @@ class Summary:
         return self.html()
 
     def _title(self) -> str:
-        counts = (len(self.columns), "column"), (len(self.targets), "target")
+        columns = len(_lines(range(len(self.columns)), self.columns, self.shared))
+        counts = (columns, "column"), (len(self.targets), "target")
         said = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts]
         return f"{self.estimator}: {', '.join(said)}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import partial
@@ -16,6 +15,7 @@ from distgp.aggregation.ensemble import Ensemble
 from distgp.checks import is_integer, is_number
 from distgp.experts import Prediction
 from distgp.experts.base import in_chunks, latent_variance
+from distgp.warn import warn_user
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -186,9 +186,9 @@ class Combined(ABC):
             if between is None:
                 raise AggregationError(
                     "this aggregator predicts each point by itself and has no covariance between "
-                    "points; pooled, two-level with variance='central', opt with shared inducing "
-                    "inputs, and one expert under poe, gpoe, softmax-poe, bcm, rbcm, min-variance or "
-                    "barycentre have one"
+                    "points; pooled, nearest, two-level with variance='central', opt with shared "
+                    "inducing inputs, and one expert under poe, gpoe, softmax-poe, bcm, rbcm, "
+                    "min-variance or barycentre have one"
                 )
             return with_diagonal(between, self.predict(ensemble, X).variance)
 
@@ -277,10 +277,9 @@ def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:
     """Warn when Σ|β| says that the weights are not to be trusted."""
     norm = float(weights.abs().sum())
     if not norm <= limit:
-        warnings.warn(
+        warn_user(
             f"the weights of {name} add up to {float(weights.sum()):.3g} but their absolute values "
             f"to {norm:.3g}: errors of single experts are amplified that much and the prediction is "
             "not to be trusted; use a ridge, fewer experts, or two-level",
             WeightsWarning,
-            stacklevel=3,
         )

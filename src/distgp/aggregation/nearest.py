@@ -45,7 +45,7 @@ class Nearest(Aggregator):
             isinstance(expert, NearestExpert) and shares,
             self.name,
             "needs nearest experts that share their hyperparameters",
-            "opt-local for different hyperparameters, pooled or two-level for other experts",
+            "pooled or two-level for other experts, opt-local where hyperparameters differ,",
         )
         with torch.no_grad():
             cells = Cells.of(ensemble) if len(ensemble.placement) > 1 else None

@@ -6,7 +6,6 @@ Like the posterior that it belongs to, a rule holds its own numbers and is hande
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.nested import moment_entries, moments
 from distgp.experts import Posterior, Prediction, SparsePosterior, SparseSums
 from distgp.experts.base import in_chunks, latent_variance
+from distgp.warn import warn_user
 
 LARGEST_RESIDUAL = 1.0
 """The value of tr(K − Q) / (nσ²) beyond which a central variance is reported."""
@@ -324,12 +324,11 @@ class Central(BasisRule):
     def of(basis: Basis, LB: Tensor, residual: float) -> Central:
         """Build the rule, with a warning where the central inputs leave out too much."""
         if residual > LARGEST_RESIDUAL:
-            warnings.warn(
+            warn_user(
                 f"the central inputs leave {residual:.2g} noise variances of each row "
                 "unexplained, so the central variance is not to be trusted: raise n_central, or use "
                 "variance='nested'",
                 CentralWarning,
-                stacklevel=4,
             )
         return Central(basis, LB, residual)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
@@ -33,6 +32,7 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 from distgp.engines import ray_start
 from distgp.engines.ray_pool import Pool
 from distgp.engines.ray_worker import Step, register_tensors
+from distgp.warn import warn_user
 
 SMALL = 2**16
 """Bytes of arguments up to which they travel with each call; more go once through the object store."""
@@ -108,11 +108,10 @@ class RayEngine(Engine):
             )
         if self._asked is not None and self._asked > fit and not self._told:
             self._told = True
-            warnings.warn(
+            warn_user(
                 f"{self._asked} workers with {pool.cpus:g} CPUs were asked for, and {fit} fit on the "
                 f"cluster with its {room.get('CPU', 0):g} CPUs: going on with {fit}",
                 EngineWarning,
-                stacklevel=2,
             )
         return fit if self._asked is None else min(fit, self._asked)
 

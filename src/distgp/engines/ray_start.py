@@ -7,12 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-import warnings
 from typing import Any
 
 import ray
 
 from distgp.engines.base import EngineWarning
+from distgp.warn import warn_user
 
 CONNECT_LIMIT = 5.0
 """Seconds that a machine may take to accept a connection."""
@@ -52,11 +52,10 @@ def start() -> None:
     finally:
         constants.ENABLE_RAY_CLUSTER = before
     if not ray.get_runtime_context().gcs_address.startswith("127.0.0.1:"):
-        warnings.warn(
+        warn_user(
             f"this version of Ray ({ray.__version__}) listens on all network interfaces: use a firewall, "
             "or another version",
             EngineWarning,
-            stacklevel=4,
         )
 
 
@@ -91,11 +90,10 @@ def check_reachable(address: str) -> None:
             f"something answers there, but not as Ray {ray.__version__} does, within {ANSWER_LIMIT:g} s"
         ) from error
     if asked.returncode == 0:
-        warnings.warn(
+        warn_user(
             f"the Ray cluster at {address} asks for no token: whoever can reach it can run code on it and "
             "read your rows. Start it with RAY_AUTH_MODE=token",
             EngineWarning,
-            stacklevel=4,
         )
     elif asked.returncode != _UNKNOWN and "AuthenticationError" not in asked.stderr:
         raise ConnectionError((asked.stderr.strip().splitlines() or ["no reason given"])[-1])
@@ -110,11 +108,10 @@ def _require_token() -> None:
             "ray._private.authentication.authentication_token_setup"
         )
     except ImportError:
-        warnings.warn(
+        warn_user(
             f"this version of Ray ({ray.__version__}) has no authentication: other users of this machine "
             "can reach the cluster. Install ray>=2.52",
             EngineWarning,
-            stacklevel=5,
         )
         return
     os.environ["RAY_AUTH_MODE"] = "token"

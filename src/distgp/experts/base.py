@@ -144,8 +144,8 @@ class Posterior(ABC):
         if self.shard is None:
             raise ValueError(
                 "this aggregator needs the training rows, which these experts no longer hold; "
-                "poe, gpoe, bcm, rbcm, npae and, with shared inducing inputs, opt, grbcm and pooled "
-                "do without"
+                "poe, gpoe, softmax-poe, bcm, rbcm, min-variance, barycentre, npae and, with shared "
+                "inducing inputs, opt, grbcm and pooled do without"
             )
         return self.shard
 

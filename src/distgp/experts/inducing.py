@@ -6,7 +6,6 @@ by the experts; `greedy_each`, or draws shard by shard, stacked, give each exper
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from distgp import linalg
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard
 from distgp.kernels import Kernel
+from distgp.warn import warn_user
 
 SAMPLE = 4096
 """Rows that the greedy rule looks at, at least; the rest of a large shard adds little."""
@@ -63,11 +63,10 @@ def greedy(
     cap = min(largest, len(sample))
     pivots, left = _pivots(sample, kernel, share * noise, cap)
     if left > share * noise and len(pivots) == cap < len(sample):
-        warnings.warn(
+        warn_user(
             f"{cap} inducing inputs leave a residual variance of {left / noise:.2g} times the noise, "
             f"more than the share {share:g} asked for: raise `largest` if time allows",
             InducingWarning,
-            stacklevel=2,
         )
     return sample[pivots]
 

@@ -23,7 +23,7 @@ from distgp.experts.parameters import Parameters
 
 NO_COEFFICIENTS = (
     "experts of nearest rows condition every point on other rows, so this aggregator cannot use them: "
-    "take nearest, poe, gpoe, bcm, rbcm, grbcm or opt-local"
+    "take nearest, poe, gpoe, softmax-poe, bcm, rbcm, grbcm, min-variance, barycentre or opt-local"
 )
 
 

@@ -10,7 +10,6 @@ most `SILENT_JITTER`, is reported by a `JitterWarning`; beyond the limit a
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distgp.linalg import lapack, products
+from distgp.warn import warn_user
 
 SILENT_JITTER = 1e-8
 LARGEST_JITTER = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -313,11 +313,10 @@ def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
         info = torch.linalg.cholesky_ex(_with_jitter(A, jitter)).info
         level *= 10
     if (largest := float(jitter.max())) > min(10 * n * eps, SILENT_JITTER):
-        warnings.warn(
+        warn_user(
             f"added {largest:.0e} of its mean diagonal to {name} ({n} × {n}, {A.dtype}) to "
             "factorise it; results are accurate to about that much",
             JitterWarning,
-            stacklevel=4,
         )
     return jitter
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -30,6 +29,7 @@ from distgp.training.base import (
 from distgp.training.layout import Layout, by_path
 from distgp.training.objective import Objective
 from distgp.training.priors import Prior
+from distgp.warn import warn_user
 
 PATIENCE = 5
 """Accepted rounds in a row that must change the objective by less than the tolerance."""
@@ -270,11 +270,10 @@ def train(
         except Stop as stop:
             stopped = stop.reason
     if rounds.failed:
-        warnings.warn(
+        warn_user(
             f"{algorithm.name}: the objective could not be computed at some hyperparameters; those steps "
             "were taken back and shortened",
             TrainingWarning,
-            stacklevel=2,
         )
     theta = layout.unpack(rounds.vectors, agreed=algorithm.agrees)
     n = int(sizes.sum())

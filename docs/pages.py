@@ -30,6 +30,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
@@ -133,7 +134,9 @@ class Runner:
             warnings.simplefilter("always")
             warnings.showwarning = tell
             exec(compile(lines + code, page, "exec"), self.names)
-        return said.getvalue()
+        return re.sub(
+            r"^\x1b.*\n", "", said.getvalue(), flags=re.MULTILINE
+        )  # Ray's log is in colour
 
     def _shell(self, code: str) -> str:
         """By bash, with the commands of this Python's environment found first."""
@@ -204,7 +207,7 @@ def rewrite(page: Path) -> None:
 
 def notebook(text: str) -> str:
     """A page as a Jupyter notebook, without outputs."""
-    cells: list[dict[str, object]] = []
+    cells: list[dict[str, Any]] = []
 
     def add(kind: str, source: str) -> None:
         if source.strip():
@@ -241,7 +244,7 @@ def _for_notebook(text: str) -> str:
 
 def main() -> None:
     """Run the pages that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Run the code of documentation pages.")
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--small", action="store_true", help="few rows; nothing is written")
     options = parser.parse_args()

@@ -290,14 +290,20 @@ def test_a_text_whose_features_share_a_lengthscale_has_one_line(weather):
     titles, lines = found.targets[0].table(found.columns, found.shared)
     assert titles == ["column", "lengthscale", "relevance"]
     assert [line[0] for line in lines] == ["temp", "sky"]
-    assert [line[2] for line in lines] == ["0.400", "0.600"]
+    assert [line[2] for line in lines] == [
+        "0.667",
+        "0.333",
+    ]  # 1 and 1/2, whatever the number of texts
+    names, shares = found.relevance_by_column()
+    assert names == ["temp", "sky"] and shares == pytest.approx(np.array([[2 / 3, 1 / 3]]))
     assert (
         "sky=" not in str(found)
         and "sky=" not in found.html()
         and "less relevance" not in str(found)
     )
     expanded = of_table(2.0 * Matern52([1.0, 2.0, 2.0, 2.0]), X, y)
-    np.testing.assert_allclose(feature_relevance(gp), feature_relevance(expanded))
+    np.testing.assert_allclose(feature_relevance(gp), [2 / 3, 1 / 9, 1 / 9, 1 / 9])
+    np.testing.assert_allclose(feature_relevance(expanded), [0.4, 0.2, 0.2, 0.2])
     assert summary(expanded).shared == {} and "sky=rain" in str(summary(expanded))
     plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert plain["shared"] == {"sky": [1, 2, 3]} and len(plain["targets"][0]["relevance"]) == 4

@@ -36,7 +36,7 @@ EXACT_ROWS = 20_000
 """Rows up to which experts are exact: beyond, the n² kernel values of two-level weigh too much."""
 SPARSE_SHARD = 32
 """Rows per sparse expert for each inducing input: its m³ is then little beside its nm²."""
-EXPERT_MEMORY = 2**30
+EXPERT_MEMORY = 2**26
 """Bytes that the m × m matrices of all sparse experts may take together."""
 LARGEST_INDUCING = 1024
 """Inducing inputs at most, where the greedy rule chooses; conditioning costs m² per row."""

@@ -256,6 +256,14 @@ def _as_numbers(names: str) -> Iterator[None]:
         yield
     except (TypeError, OverflowError) as error:
         raise type(error)(f"{names} must be arrays or tables of numbers: {error}") from error
+    except ValueError as error:
+        what, found, _ = str(error).partition("contains NaN.")
+        if not found:
+            raise
+        raise ValueError(
+            f"{what}contains NaN: leave those rows out or fill them in; given a table (pandas, polars, "
+            'pyarrow), missing="drop" or missing="impute" does it'
+        ) from error
 
 
 def load(path: Path | str, device: str | None = None) -> Any:

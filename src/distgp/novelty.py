@@ -10,6 +10,7 @@ of 1 is the distance that 99 % of them keep to the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -25,7 +26,7 @@ from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import Parameters, SparseExpert
-from distgp.experts.base import in_chunks
+from distgp.experts.base import chunk_rows, in_chunks
 from distgp.warn import warn_user
 
 QUANTILE = 0.99
@@ -243,6 +244,12 @@ def _real(item: Any) -> Shard:
     return item.rows_held().flatten().without_padding()
 
 
+def _in_parts(item: Any) -> Iterator[Tensor]:
+    """The inputs of a worker's rows, some at a time, so that no copy of all is made."""
+    rows: Shard = item.rows_held().flatten()
+    return (part.without_padding().X for part in rows.chunks(chunk_rows(rows.d, rows.X.device)))
+
+
 def _square_distances(item: Any, inputs: Inputs) -> Tensor:
     """Squared Mahalanobis distances of a worker's rows."""
     return inputs.mahalanobis(_real(item).X).square().cpu()
@@ -250,20 +257,19 @@ def _square_distances(item: Any, inputs: Inputs) -> Tensor:
 
 def _sums(item: Any) -> tuple[Tensor, Tensor]:
     """n and Σx of a worker's rows."""
-    X = _real(item).X
-    total = X.sum(0, dtype=torch.float64).cpu()
-    return total.new_tensor(len(X)), total
+    parts = [(len(X), X.sum(0, dtype=torch.float64).cpu()) for X in _in_parts(item)]
+    total = torch.stack([part for _, part in parts]).sum(0)
+    return total.new_tensor(sum(n for n, _ in parts)), total
 
 
 def _products(item: Any, mean: Tensor) -> Tensor:
     """Σ(x − μ)(x − μ)ᵀ of a worker's rows, (d, d)."""
-    X = _real(item).X
 
-    def product(chunk: Tensor) -> Tensor:
-        centred = chunk.double() - mean.to(chunk.device)
+    def product(X: Tensor) -> Tensor:
+        centred = X.double() - mean.to(X.device)
         return centred.mT @ centred
 
-    return torch.stack(in_chunks(product, X, X.shape[-1])).sum(0).cpu()
+    return torch.stack([product(X) for X in _in_parts(item)]).sum(0).cpu()
 
 
 def _nearest(item: Any, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:

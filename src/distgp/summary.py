@@ -282,6 +282,15 @@ class Summary:
         said = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts]
         return f"{self.estimator}: {', '.join(said)}"
 
+    def relevance_by_column(self) -> tuple[list[str], np.ndarray]:
+        """Names of columns, one for all features of a text, and their relevance, (targets, columns)."""
+        found = _lines(range(len(self.columns)), self.columns, self.shared)
+        shares = [
+            [sum(target.relevance[j] for j in features) for _, features in found]
+            for target in self.targets
+        ]
+        return [label for label, _ in found], np.array(shares)
+
     def _left_out(self, lines: Sequence[Any]) -> list[str]:
         others = len(_lines(range(len(self.columns)), self.columns, self.shared)) - len(lines)
         return [f"and {others:,} columns of less relevance"] if others else []
@@ -341,7 +350,8 @@ def feature_relevance(estimator: Any) -> np.ndarray:
     and Matérn-1/2 has no slope; 1 / ℓ_j is taken for all of them.) Variances of slopes add in sums of
     kernels, weighted by the signal variance of each part; in a product those of one factor are
     multiplied by the mean variance of the others. The squared slopes of a linear trend (mean="linear") are
-    added. A column that neither a kernel nor the trend looks at has relevance 0.
+    added. A column that neither a kernel nor the trend looks at has relevance 0. The features of a text
+    with one lengthscale have 1 / ℓ together, in equal parts.
 
     The lengthscales of standardised data are comparable. With normalize=False the shares depend on the
     units that the columns are in.
@@ -576,6 +586,8 @@ def _squared_slopes(factor: Kernel, d: int) -> np.ndarray:
     active = _active(factor, d)
     if isinstance(factor, Stationary):
         own = _lengthscales(factor, len(active)) ** -2.0
+        if factor.shared is not None:  # a text counts as one column, however many texts there are
+            own = own / np.bincount(factor.shared)[list(factor.shared)] ** 2
     elif isinstance(factor, Periodic):
         length, period = (_by_column(t, len(active)) for t in (factor.lengthscale, factor.period))
         own = (2.0 * math.pi / (length * period)) ** 2

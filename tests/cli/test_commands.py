@@ -304,7 +304,9 @@ def test_the_model_is_told_which_rows_to_hold_out(run, folder, monkeypatch):
     ]
     run(*start, "--drop", "id", "--validation", "last", "--time", "when", cwd=folder)
     assert seen["validation"] == "last" and seen["columns"] == 4 and seen["time"].shape == (400,)
-    assert seen["time"].dtype.kind == "M" and (np.diff(seen["time"]) > np.timedelta64(0)).all()
+    assert (
+        seen["time"].dtype.kind == "M" and (np.diff(seen["time"]) > np.timedelta64(0, "ns")).all()
+    )
     seen.clear()
     run(*start, "--drop", "id,when", "--validation", "groups", "--groups", "site", cwd=folder)
     assert seen["validation"] == "groups" and set(seen["groups"]) == {"hill", "lake", "town"}
@@ -400,6 +402,7 @@ def test_help_and_version_are_there(run):
     assert all(name in commands for name in ("fit", "predict", "score", "compare", "info", "demo"))
     assert "--aggregation" in run("fit", "--help").stdout
     assert run("version").stdout == f"{distgp.__version__}\n"
+    assert run("--version").stdout == run("version").stdout
 
 
 def test_the_module_is_the_command():

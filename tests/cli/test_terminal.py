@@ -1,5 +1,6 @@
 """Errors as one line and an exit code."""
 
+import json
 import warnings
 
 import pytest
@@ -36,6 +37,17 @@ def test_figures_that_are_not_there_are_left_out(capsys):
         {"rows": 3, "dropped": 0, "r2": None, "rmse": 0.123456789, "f": ["a", "b"]}, False
     )
     assert capsys.readouterr().out == "rows         3\nrmse         0.123457\nf            a, b\n"
+
+
+def test_long_figures_are_cut_for_people_alone(capsys):
+    features = [f"column{i}" for i in range(99)]
+    print_figures({"features": features}, False)
+    shown = capsys.readouterr().out
+    assert (
+        len(shown) < 180 and shown.startswith("features     column0, ") and shown.endswith(" …\n")
+    )
+    print_figures({"features": features}, True)
+    assert json.loads(capsys.readouterr().out) == {"features": features}
 
 
 def test_rows_unlike_the_training_rows_are_told_of_once(capsys):

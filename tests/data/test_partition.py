@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from distgp.data import (
     Partition,
     RandomPartition,
     split,
+    stack,
     with_communication,
 )
+from distgp.data.partition import batch_of
 
 BALANCED = [RandomPartition(), KMeansPartition(), ContiguousPartition(), ContiguousPartition(0)]
 
@@ -123,6 +126,18 @@ def test_split_checks_its_labels():
         split(data, np.zeros(5, dtype=int))
     with pytest.raises(ValueError, match="all used"):
         split(data, np.array([0, 0, 2, 2, 2, 2]))
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 1, 0, 2, 1], [0, 1, 2, 0, 1, 2], [0] * 6])
+@pytest.mark.parametrize("targets", [1, 2])
+def test_a_batch_is_what_splitting_and_stacking_make(labels, targets):
+    data = shard(6, 2)
+    more = {"weight": torch.arange(1.0, 7.0), "y": data.y if targets == 1 else data.X * 3.0}
+    data = replace(data, **more)
+    made, wanted = batch_of(data, np.array(labels)), stack(split(data, np.array(labels)))
+    for spec in fields(wanted):
+        one, other = getattr(made, spec.name), getattr(wanted, spec.name)
+        assert (one is None and other is None) or torch.equal(one, other), spec.name
 
 
 @settings(max_examples=20)

@@ -15,6 +15,7 @@ import pages  # noqa: E402
 
 BESIDE = ROOT.parent / "shared" / "data"
 PUBLISHED = os.environ.get("DISTGP_DATA") or (str(BESIDE) if BESIDE.is_dir() else None)
+RAY = ("docs/engines", "docs/tutorials/larger-than-memory", "docs/tutorials/ray-cluster")
 PAGES = [
     path
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -40,19 +41,13 @@ def test_nothing_is_left_out_silently():
         )
 
 
-@pytest.mark.parametrize("path", PAGES, ids=named)
+@pytest.mark.parametrize("path", [path for path in PAGES if named(path) not in RAY], ids=named)
 def test_blocks_run(path, monkeypatch):
     text = path.read_text()
     if "experiments.download" in text:
         if PUBLISHED is None:
             pytest.skip("the UCI files are not here: set DISTGP_DATA to their folder")
         monkeypatch.setenv("DISTGP_DATA", PUBLISHED)
-    if "RayEngine" in text:  # a cluster and its variables belong to one process
-        command = [sys.executable, str(ROOT / "docs" / "pages.py"), "--small", str(path)]
-        alone = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return
     printed = pages.check(path)
     if path in TUTORIALS:
         run = [block for block in pages.blocks(text) if block.reason is None]
@@ -60,6 +55,17 @@ def test_blocks_run(path, monkeypatch):
             shown = "\n```text\n" in text[block.start : block.end]
             if said and "Warning: " not in said:  # of few rows more warnings may be told
                 assert shown, f"line {block.line} prints, and the page does not show it"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RAY)
+def test_blocks_run_on_a_cluster(name):
+    """A cluster and its variables belong to one process."""
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'distgp[ray]'")
+    command = [sys.executable, "docs/pages.py", "--small", f"{name}.md"]
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=named)

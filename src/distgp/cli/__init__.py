@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from distgp.cli import commands, demo, serve
 
 app = typer.Typer(
-    help="Gaussian process regression for data too large for one GP.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        commands.version()
+        raise typer.Exit
+
+
+@app.callback(help="Gaussian process regression for data too large for one GP.")
+def before_commands(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take what is given before a command."""
+    del version
+
 
 for command in (
     commands.fit,

@@ -113,7 +113,6 @@ def fit(
                 "n_experts": model.n_experts_,
                 "n_inducing": model.n_inducing_,
                 "aggregation": model.aggregation_.name,
-                "kernel": str(model.kernel_),
                 **_about_fit(model, as_json),
                 "bytes": opened.traffic.total() or None,
                 "seconds": perf_counter() - begin,
@@ -311,10 +310,11 @@ def info(model: o.ModelFile, as_json: o.AsJson = False) -> None:
 
 def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str, Any]:
     """How training and the choice of a model with one target went: figures for the report."""
-    from distgp.summary import STOPPED, noise_sd
+    from distgp.summary import STOPPED, noise_sd, summary
 
     fitted = model.models_[0]
-    found: dict[str, Any] = {"noise_sd": noise_sd(fitted)}
+    kernel = str(model.kernel_) if as_json else " + ".join(summary(model).targets[0].kernel)
+    found: dict[str, Any] = {"kernel": kernel, "noise_sd": noise_sd(fitted)}
     if fitted.training is not None:
         found["stopped"] = STOPPED.get(fitted.training.stopped, fitted.training.stopped)
     choice = getattr(model, "choice_", None)

@@ -22,6 +22,8 @@ from distgp.engines import EngineError
 from distgp.files import check_writable
 from distgp.novelty import NoveltyWarning
 
+LONGEST = 160
+"""Characters that people are shown of one figure; --json has all of it."""
 errors = Console(stderr=True, highlight=False, width=100)  # lines are not wrapped at it
 
 
@@ -163,7 +165,7 @@ def refuse_input(output: Path, *inputs: Path | str) -> None:
 
 
 def print_figures(figures: dict[str, Any], as_json: bool) -> None:
-    """Print named figures: one line each for people, one JSON object for programs."""
+    """Print named figures: one line each for people, long ones cut, one JSON object for programs."""
     if as_json:
         typer.echo(json.dumps(_finite(figures), allow_nan=False))
         return
@@ -171,7 +173,8 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
     for name, value in figures.items():
         if value is not None and not (name == "dropped" and not value):
             text = f"{value:.6g}" if isinstance(value, float) else value
-            text = ", ".join(map(str, text)) if isinstance(text, list) else text
+            text = ", ".join(map(str, text)) if isinstance(text, list) else str(text)
+            text = text if name == "model" or len(text) <= LONGEST else f"{text[:LONGEST]} …"
             typer.echo(f"{name:{width}s} {text}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -22,12 +22,15 @@ from torch import Tensor
 
 from distgp.data.column import check_choices, distinct
 from distgp.data.encoding import Columns, complete_rows, learn_columns
-from distgp.data.partition import RandomPartition, split
+from distgp.data.partition import RandomPartition, batch_of
 from distgp.data.scaling import Scaling, common_scale
-from distgp.data.shard import Shard, stack
+from distgp.data.shard import Shard
 from distgp.data.source import even_parts, named
 from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, reading, with_keys
 from distgp.engines import Engine, Placement
+
+MOMENT_ROWS = 2**16
+"""Rows that are looked at together when columns are measured."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ def _batches(stretch: Stretch, names: Sequence[str]) -> Iterator[tuple[int, pa.R
                 "were: fit again"
             )
         with reading(stretch.system, piece.path, "parquet") as source:
-            file = parquet.ParquetFile(source)
+            file = parquet.ParquetFile(source, buffer_size=2**20, pre_buffer=False)
             stored = [name for name in names if name not in piece.keys]
             stored = stored or file.schema_arrow.names[:1]  # for the number of rows
             for batch in file.iter_batches(BATCH_ROWS, list(piece.groups), columns=stored):
@@ -287,32 +290,39 @@ def _distinct(stretch: Stretch, name: str) -> set[str]:
 
 def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> Shard:
     names = list(dict.fromkeys([*(column.name for column in columns.inputs), columns.target]))
-    parts, numbers = [], []
+    most = sum(piece.stop - piece.start for piece in stretch.pieces)
+    X, y = np.empty((most, len(columns.features))), np.empty(most)
+    numbers, n, M = np.empty(most, dtype=np.int64), 0, len(stretch.experts)
     for number, batch in _batches(stretch, names):
         values = np.column_stack([columns.matrix(batch), columns.targets(batch)])
         keep = complete_rows(values, [*columns.owners, columns.target], missing)
-        parts.append(values[keep])
-        numbers.append(np.arange(number, number + len(values))[keep])
-    values, M = np.concatenate(parts), len(stretch.experts)
-    if len(values) < M:
-        raise TableError(f"{len(values)} complete rows are too few for {named(stretch.experts)}")
-    X = torch.from_numpy(values[:, :-1]).contiguous()
-    y = torch.from_numpy(values[:, -1]).contiguous()
-    labels = RandomPartition().assign(values, M, seed + stretch.experts.start)
-    return stack(split(Shard(X, y, torch.from_numpy(np.concatenate(numbers))), labels))
+        values, new = values[keep], slice(n, n + int(keep.sum()))
+        X[new], y[new] = values[:, :-1], values[:, -1]
+        numbers[new] = np.arange(number, number + len(keep))[keep]
+        n = new.stop
+    if n < M:
+        raise TableError(f"{n} complete rows are too few for {named(stretch.experts)}")
+    rows = Shard(*(torch.from_numpy(values[:n]) for values in (X, y, numbers)))
+    return batch_of(rows, RandomPartition().assign(X[:n], M, seed + stretch.experts.start))
 
 
 def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
     """Compute n, the mean, and Σ(x − mean)² of every input column and the target."""
-    flat = batch.flatten().without_padding()
-    values = torch.cat([flat.X, flat.y[:, None]], -1).double()
-    mean = values.mean(0)
-    return len(values), mean.cpu().numpy(), (values - mean).square().sum(0).cpu().numpy()
+
+    def summed(of: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = (part.without_padding() for part in batch.flatten().chunks(MOMENT_ROWS))
+        values = (torch.cat([part.X, part.y[:, None]], -1).double() for part in parts)
+        return torch.stack([of(part).sum(0) for part in values]).sum(0)
+
+    n = int(batch.sizes.double().sum())
+    mean = summed(lambda values: values) / n
+    square = summed(lambda values: (values - mean).square())
+    return n, mean.cpu().numpy(), square.cpu().numpy()
 
 
 def _standardised(batch: Shard, scaling: Scaling, dtype: str) -> Shard:
     x_mean, x_scale = (torch.as_tensor(v).to(batch.X) for v in (scaling.x_mean, scaling.x_scale))
-    X, y = (batch.X - x_mean) / x_scale, (batch.y - scaling.y_mean) / scaling.y_scale
+    X, y = (batch.X - x_mean).div_(x_scale), (batch.y - scaling.y_mean) / scaling.y_scale
     if batch.mask is not None:
         y = torch.where(batch.mask, y, 0.0)
     wanted = getattr(torch, dtype)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
 
 from distgp.data.shard import Shard
 
@@ -173,6 +174,57 @@ def split(data: Shard, labels: np.ndarray) -> list[Shard]:
     list of Shard
         Shard i holds the rows labelled i, in their order.
     """
+    order, starts = _by_label(data, labels)
+    return [
+        data.take(torch.as_tensor(part, device=data.X.device))
+        for part in np.split(order, starts[1:])
+    ]
+
+
+def batch_of(data: Shard, labels: np.ndarray) -> Shard:
+    """Divide a data set into shards by labels, as one batch: `stack(split(data, labels))`.
+
+    Every row is copied once, where those two together copy it three times.
+
+    Parameters
+    ----------
+    data : Shard
+        The whole data set.
+    labels : ndarray of shape (n,)
+        Labels 0 … M − 1, every one of them used.
+
+    Returns
+    -------
+    Shard
+        A batch of M shards, padded at the end and masked where their lengths differ.
+    """
+    order, starts = _by_label(data, labels)
+    counts = np.diff(starts, append=len(order))
+    place = np.arange(counts.max())
+    real = torch.as_tensor(place < counts[:, None], device=data.X.device)
+    index = np.where(place < counts[:, None], starts[:, None] + place, starts[:, None])
+    batch = data.take(torch.as_tensor(order[index], device=data.X.device))
+    if bool(real.all()):
+        return batch
+
+    def padded(values: Tensor | None, fill: float) -> Any:
+        if values is None:
+            return None
+        wide = real if values.ndim == real.ndim else real[..., None]
+        return torch.where(wide, values, torch.full_like(values[:1, :1], fill))
+
+    return replace(
+        batch,
+        y=padded(batch.y, 0.0),
+        rows=padded(batch.rows, -1),
+        mask=real,
+        weight=padded(batch.weight, 1.0),
+        noise=padded(batch.noise, 1.0),
+    )
+
+
+def _by_label(data: Shard, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in the order of their labels, and where in that order each label begins."""
     labels = np.asarray(labels)
     if labels.shape != (data.n,):
         raise ValueError(f"expected one label for each of {data.n} rows, got shape {labels.shape}")
@@ -180,8 +232,7 @@ def split(data: Shard, labels: np.ndarray) -> list[Shard]:
     values, starts = np.unique(labels[order], return_index=True)
     if not np.array_equal(values, np.arange(len(values))):
         raise ValueError(f"labels must be 0 … M − 1, all used; got {values[:10].tolist()}")
-    parts = np.split(order, starts[1:])
-    return [data.take(torch.as_tensor(part, device=data.X.device)) for part in parts]
+    return order, starts
 
 
 def with_communication(data: Shard, n_experts: int, partition: Partition, seed: int) -> list[Shard]:

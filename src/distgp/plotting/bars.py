@@ -39,8 +39,8 @@ MARKS = {
 def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -> Axes:
     """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
 
-    What relevance is, `distgp.summary.feature_relevance` explains. With several targets each column has
-    one bar per target, and columns are in the order of their mean relevance.
+    What relevance is, `distgp.summary.feature_relevance` explains. A text column has one bar. With several
+    targets each column has one bar per target, and columns are in the order of their mean relevance.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
     if most < 1:
         raise ValueError(f"expected `most` to be 1 at least, got {most}")
     about = summary(model)
-    shares = np.array([target.relevance for target in about.targets])
+    names, shares = about.relevance_by_column()
     order = np.argsort(-shares.mean(0), kind="stable")[:most]
     several = len(shares) > 1
     ax = one_axes(ax, (7.0, 1.1 + len(order) * max(0.3, 0.13 * len(shares))))
@@ -74,10 +74,10 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
         bars = ax.barh(middle, share[order], height, color=f"C{i % 10}", label=target.target)
         if not several:
             ax.bar_label(bars, fmt=" {:.3f}", fontsize="small")
-    ax.set_yticks(places, [short(about.columns[j], 30) for j in order])
+    ax.set_yticks(places, [short(names[j], 30) for j in order])
     ax.invert_yaxis()
     ax.margins(x=0.12, y=0.02)
-    left_out = len(about.columns) - len(order)
+    left_out = len(names) - len(order)
     columns = "column" if left_out == 1 else "columns"
     note = f"\nleft out: {left_out:,} {columns} of less relevance" if left_out else ""
     ax.set_xlabel(f"relevance{note}")

@@ -8,6 +8,9 @@ namespaces `data`, `kernels`, `experts`, `training`, `aggregation`, `engines`, `
 import importlib
 from typing import Any
 
+from distgp import threads  # noqa: F401  # first, since it says how PyTorch's threads wait
+
+# isort: split
 from distgp import (
     aggregation,
     data,

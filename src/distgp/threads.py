@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,29 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
-import torch
 from threadpoolctl import ThreadpoolController
+
+SPINS = "1000"
+"""How often a thread of OpenMP looks whether there is work for it before it sleeps. By default it looks
+300,000 times: beside other busy processes, threads that have a core then keep those that have work from
+getting one, and a fit that takes 4 seconds takes 26. `benchmarks/contention.py` measures it."""
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """Have the OpenMP that is loaded inside wait as above, unless the user has said how it should."""
+    if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPINS  # read once, when the library is loaded
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
+with _patient():
+    import torch
 
 Result = TypeVar("Result")
 

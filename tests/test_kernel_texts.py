@@ -65,6 +65,21 @@ def test_an_object_in_the_datas_units_is_the_text():
     assert np.abs(plain.predict(X) - units.predict(X)).max() > 1.0
 
 
+@pytest.mark.parametrize("fixed", [[], ["period"]])
+def test_a_period_stays_where_training_starts_from_other_rows(fixed):
+    """Trials, and earlier fits, have other rows with other scales: a period is another number there."""
+    hours, y = hourly(400)
+    X = hours[:, None]
+    gp = DistributedGPRegressor(kernel="periodic(24) + matern52", fixed=fixed, n_iter=20).fit(X, y)
+    assert gp.choice_ is not None
+    again = DistributedGPRegressor(
+        kernel="periodic(24) + matern52", fixed=fixed, warm_start=True, **FIXED
+    )
+    for model in (gp, again.fit(X[:200], y[:200]), again.fit(X, y)):
+        (period,) = [q.value for q in model.summary().targets[0].quantities if q.name == "period"]
+        assert period == pytest.approx(24.0, rel=1e-12)
+
+
 def test_columns_by_name_in_texts_and_objects():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.uniform(-1, 1, (300, 3)), columns=["temp", "wind", "x y"])

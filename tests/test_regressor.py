@@ -337,6 +337,7 @@ BAD_DATA = [
     ("NaN", lambda X, y: (np.where(X > 1.9, np.nan, X), y), 'X contains NaN: .*missing="drop"'),
     ("inf", lambda X, y: (np.where(X > 1.9, np.inf, X), y), "contains infinity"),
     ("NaN in y", lambda X, y: (X, np.where(y > 1, np.nan, y)), "y contains NaN: leave"),
+    ("dates", lambda X, y: (X.astype("datetime64[s]"), y), r'dates or times: .*dates="expand"'),
     ("lengths", lambda X, y: (X, y[:-1]), "inconsistent numbers of samples"),
     ("one row", lambda X, y: (X[:1], y[:1]), "minimum of 2 is required"),
     ("text", lambda X, y: (X.astype(str).astype(object) + "a", y), "could not convert"),

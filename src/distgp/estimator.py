@@ -208,6 +208,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
             raise
 
     def _checked(self, X: Any, y: Any, reset: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        _refuse_dates(X)
         with _as_numbers("X and y"):
             checked: Any = validate_data(
                 self,
@@ -228,6 +229,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         names = self._names()
         if names is not None and frames.is_table(X) and not frames.is_plain(X):
             return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
+        _refuse_dates(X)
         with _as_numbers("X"):
             checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return checked
@@ -247,6 +249,15 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
     def _names(self) -> list[str] | None:
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else [str(name) for name in names]
+
+
+def _refuse_dates(X: Any) -> None:
+    """Refuse arrays of dates, which NumPy would turn into numbers of nanoseconds."""
+    if getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+        raise ValueError(
+            'X holds dates or times: give a table with a column of them and dates="expand", such as '
+            'pandas.DataFrame({"when": X})'
+        )
 
 
 @contextmanager

@@ -230,8 +230,11 @@ class Settings(GPEstimator):
         That is where an earlier fit ended, with `warm_start`; or else where the trial of what was chosen
         ended, which has seen nearly as much; or else what the kernel says, or shorter lengthscales.
         The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
+        What training leaves as it is comes from the kernel always: other rows have other scales, and a
+        period in the units of the data is another number there.
         """
-        start = self._starting(scale, factor).parameters
+        starting = self._starting(scale, factor)
+        start = starting.parameters
         told = {"search": not isinstance(self.kernel, Kernel), "learnt": False}
         nearest = isinstance(expert, NearestExpert)
         before = [] if nearest else tried
@@ -245,7 +248,14 @@ class Settings(GPEstimator):
         if {k: v.shape for k, v in old.items()} != {k: v.shape for k, v in new_.items()}:
             return start, told
         here = replace(found, inducing=None).to(start.noise.device, start.noise.dtype)
+        held = {k: v for k, v in new_.items() if self._is_fixed(f"kernel.{k}", starting)}
+        noise = start.noise if self._is_fixed("noise", starting) else here.noise
+        here = replace(here, kernel=here.kernel.with_parameters(held), noise=noise)
         return here, {"search": False, "learnt": not self.warm_start}
+
+    def _is_fixed(self, path: str, starting: Start) -> bool:
+        """Whether training leaves this parameter as it is."""
+        return path in starting.fixed or bool({path, path.rpartition(".")[2]} & set(self.fixed))
 
     def _training_options(
         self, expert: Expert, scaling: Scaling, seed: int, factor: bool

@@ -268,6 +268,11 @@ def _as_numbers(names: str) -> Iterator[None]:
     except (TypeError, OverflowError) as error:
         raise type(error)(f"{names} must be arrays or tables of numbers: {error}") from error
     except ValueError as error:
+        if "could not convert" in str(error):
+            raise ValueError(
+                f"{names} must be numbers, {error}: convert them, by pandas.to_numeric for one; columns of "
+                "X may hold text where X is a table"
+            ) from error
         what, found, _ = str(error).partition("contains NaN.")
         if not found:
             raise

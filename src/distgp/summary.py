@@ -28,7 +28,6 @@ from torch import Tensor
 from distgp import auto
 from distgp.choice import Choice
 from distgp.data.scaling import Scaling
-from distgp.experts import Parameters
 from distgp.kernels import Constant, Kernel, Linear, Periodic, Product, Scale, Stationary, Sum
 from distgp.training import Algorithm
 
@@ -351,7 +350,8 @@ def feature_relevance(estimator: Any) -> np.ndarray:
     kernels, weighted by the signal variance of each part; in a product those of one factor are
     multiplied by the mean variance of the others. The squared slopes of a linear trend (mean="linear") are
     added. A column that neither a kernel nor the trend looks at has relevance 0. The features of a text
-    with one lengthscale have 1 / ℓ together, in equal parts.
+    with one lengthscale have 1 / ℓ together, in equal parts. A column that did not vary in the training
+    rows has relevance 0.
 
     The lengthscales of standardised data are comparable. With normalize=False the shares depend on the
     units that the columns are in.
@@ -378,7 +378,7 @@ def feature_relevance(estimator: Any) -> np.ndarray:
     array([0.75, 0.25])
     """
     _check_fitted(estimator)
-    found = [_relevance(m.parameters, m.scaling) for m in estimator.models_]
+    found = [_relevance(m) for m in estimator.models_]
     one = getattr(estimator, "_one_target", len(found) == 1)
     return found[0] if one else np.stack(found)
 
@@ -566,8 +566,9 @@ def _quantity(part: int, factor: str, name: str, column: str | None, values: Val
     return Quantity(part, factor, name, column, middle, low, high)
 
 
-def _relevance(parameters: Parameters, scaling: Scaling) -> np.ndarray:
-    """Shares of the slopes' root mean squares, (d,)."""
+def _relevance(model: Any) -> np.ndarray:
+    """Shares of the slopes' root mean squares, (d,); a column that did not vary has none."""
+    parameters, scaling, inputs = model.parameters, model.scaling, getattr(model, "inputs", None)
     d = len(scaling.x_scale)
     slopes: Any = 0.0 if scaling.slope is None else (scaling.slope[None] / scaling.y_scale) ** 2
     for part in _parts(parameters.kernel):
@@ -576,6 +577,10 @@ def _relevance(parameters: Parameters, scaling: Scaling) -> np.ndarray:
             others = math.prod(sizes[:i] + sizes[i + 1 :], start=part.variance)
             slopes = slopes + others[:, None] * _squared_slopes(factor, d)
     root = np.sqrt(np.broadcast_to(slopes, np.broadcast_shapes(np.shape(slopes), (1, d))))
+    if (
+        inputs is not None
+    ):  # L Lᵀ is the covariance of the standardised columns: 1 or 0 on its diagonal
+        root = root * (inputs.L.cpu().square().sum(1).numpy() > 0.5)
     total = root.sum(1, keepdims=True)
     shares = np.median(np.divide(root, total, out=np.zeros_like(root), where=total > 0), axis=0)
     return shares / shares.sum() if shares.sum() > 0 else shares
@@ -649,7 +654,7 @@ def _target(
         rounds=0 if training is None else len(training.history),
         training_rows=None if training is None else training.rows,
         stopped=None if training is None else STOPPED.get(training.stopped, training.stopped),
-        relevance=tuple(map(float, _relevance(parameters, scaling))),
+        relevance=tuple(map(float, _relevance(model))),
         holds=_holds(model, about["expert"]),
         transform=None if transform is None else transform.name,
         calibration_rows=None if scores is None else len(scores.scores),

@@ -18,6 +18,7 @@ from distgp.cli.terminal import (
     print_results,
     refuse_existing,
     refuse_input,
+    tell,
     tell_dropped,
 )
 
@@ -72,6 +73,12 @@ def fit(
         refuse_input(output, *find(data).paths)
         columns = o.column_options(features, drop, categorical, dates)
         by, columns = o.held_out_by(validation, time, groups, columns)
+        ordering = [name for name in by.values() if name in columns["drop"]]
+        tell(
+            f"{', '.join(ordering)}: says which rows are held out, and is not an input; --features can "
+            "list it as one",
+            bool(ordering) and not as_json,
+        )
         by, columns = o.of_rows(weight, noise_variance, by, columns)
         begin = perf_counter()
         model = distgp.DistributedGPRegressor(

@@ -17,6 +17,7 @@ from distgp.data.column import Column, check_choices, distinct, numbers
 from distgp.data.locate import TableError
 from distgp.data.table import refuse_repeated
 
+_LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 MOST_CATEGORIES = 100
 MOST_NAMES = 50
 """The most columns that an error message lists."""
@@ -252,7 +253,7 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
         raise TableError(
             f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
             "them, leave those rows out with missing='drop' (--missing drop), or fill them with means by "
-            "missing='impute'"
+            "missing='impute' (--missing impute)"
         )
     return np.asarray(~absent.any(1))
 
@@ -289,9 +290,14 @@ def _learn(
 def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
     found = sorted(texts)
     if len(found) > MOST_CATEGORIES:
+        looks = (
+            "dates; make times of them, by pandas.to_datetime for one,"
+            if _LIKE_A_DATE.match(found[len(found) // 2])
+            else "a name or a number; convert it,"
+        )
         raise TableError(
             f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
-            f"it looks like a name or a number; leave it out (--drop {name}), or convert it"
+            f"it looks like {looks} or leave it out (--drop {name})"
         )
     return tuple(found)
 

@@ -2,6 +2,7 @@
 
     python docs/pages.py docs/tutorials/*.md        runs each page in a process of its own, rewrites it,
                                                     its pictures, and its notebook in examples/
+    python docs/pages.py --notebooks docs/tutorials/*.md    writes the notebooks alone
     python docs/pages.py --small docs/using.md      runs it with few rows and changes nothing
 
 All blocks of a page are run from top to bottom in one namespace and one empty folder: blocks of `python`
@@ -201,6 +202,13 @@ def rewrite(page: Path) -> None:
     parts.append(text[at:])
     with whole(page) as part:
         part.write_text("".join(parts))
+    write_notebook(page)
+
+
+def write_notebook(page: Path) -> None:
+    """Write a page as a notebook in `examples/`."""
+    from distgp.files import whole
+
     with whole(NOTEBOOKS / f"{page.stem}.ipynb") as part:
         part.write_text(notebook(page.read_text()))
 
@@ -252,7 +260,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run the code of documentation pages.")
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--small", action="store_true", help="few rows; nothing is written")
+    parser.add_argument(
+        "--notebooks", action="store_true", help="run nothing; write notebooks alone"
+    )
     options = parser.parse_args()
+    if options.notebooks:
+        for page in options.pages:
+            write_notebook(page)
+        return
     if len(options.pages) == 1:
         page = options.pages[0].resolve()
         if options.small:

@@ -339,6 +339,11 @@ BAD_DATA = [
     ("NaN in y", lambda X, y: (X, np.where(y > 1, np.nan, y)), "y contains NaN: leave"),
     ("dates", lambda X, y: (X.astype("datetime64[s]"), y), r'dates or times: .*dates="expand"'),
     ("lengths", lambda X, y: (X, y[:-1]), "inconsistent numbers of samples"),
+    (
+        "text in y",
+        lambda X, y: (X, [f"{v:.0f} EUR" for v in y]),
+        "must be numbers, could not .*EUR",
+    ),
     ("one row", lambda X, y: (X[:1], y[:1]), "minimum of 2 is required"),
     ("text", lambda X, y: (X.astype(str).astype(object) + "a", y), "could not convert"),
     ("constant", lambda X, y: (X, np.full_like(y, 3.0)), r"constant \(3 in all 50 rows\).*check"),

@@ -352,3 +352,11 @@ def test_transform_calibration_and_noise_of_rows_are_said():
     noise = np.full(200, 0.09)
     gp = distgp.DistributedGPRegressor(fixed=["noise"], **made).fit(X, y, noise_variance=noise)
     assert dict(gp.summary().targets[0].lines())["noise sd"] == "0.3"
+
+
+def test_a_column_that_does_not_vary_has_no_relevance(rows):
+    X, y = rows
+    still = np.column_stack([X, np.full(len(X), 7.0)])
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(still, y)
+    shares = feature_relevance(gp)
+    assert shares[-1] == 0.0 and shares[:-1] == pytest.approx(np.full(3, 1 / 3))

@@ -220,8 +220,8 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
                 dtype=[np.float64, np.float32],
                 ensure_min_samples=2 if reset else 1,
             )
-        X, y = checked
-        return X, (y if y.dtype in (np.float64, np.float32) else y.astype(np.float64))
+            X, y = checked
+            return X, (y if y.dtype in (np.float64, np.float32) else y.astype(np.float64))
 
     def _new_inputs(self, X: Any) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""

@@ -41,7 +41,14 @@ def test_nothing_is_left_out_silently():
         )
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if named(path) not in RAY], ids=named)
+def pages_to_run():
+    for path in PAGES:
+        if named(path) not in RAY:
+            slow = [pytest.mark.slow] if named(path) == "docs/command-line" else []
+            yield pytest.param(path, id=named(path), marks=slow)
+
+
+@pytest.mark.parametrize("path", pages_to_run())
 def test_blocks_run(path, monkeypatch):
     text = path.read_text()
     if "experiments.download" in text:
@@ -78,6 +85,7 @@ def test_pictures_and_notebooks_are_there(path):
     assert written == pages.notebook(text), "`make tutorials` writes them anew"
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_in_jupyter():
     """The others have the same cells as their pages, whose blocks are run above."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")

@@ -74,11 +74,6 @@ def fit(
         columns = o.column_options(features, drop, categorical, dates)
         by, columns = o.held_out_by(validation, time, groups, columns)
         ordering = [name for name in by.values() if name in columns["drop"]]
-        tell(
-            f"{', '.join(ordering)}: says which rows are held out, and is not an input; --features can "
-            "list it as one",
-            bool(ordering) and not as_json,
-        )
         by, columns = o.of_rows(weight, noise_variance, by, columns)
         begin = perf_counter()
         model = distgp.DistributedGPRegressor(
@@ -111,6 +106,11 @@ def fit(
             model.set_params(engine=opened)
             dropped = fit_table(model, data, target, partition_column, missing.value, by, **columns)
             tell_dropped(dropped, as_json)
+            tell(
+                f"{', '.join(ordering)}: says which rows are held out, and is not an input; --features can "
+                "list it as one",
+                bool(ordering) and not as_json,
+            )
             model.save(output)
             report = {
                 "model": str(output),

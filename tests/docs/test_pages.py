@@ -48,7 +48,7 @@ def pages_to_run():
             yield pytest.param(path, id=named(path), marks=slow)
 
 
-@pytest.mark.parametrize("path", pages_to_run())
+@pytest.mark.parametrize("path", list(pages_to_run()))
 def test_blocks_run(path, monkeypatch):
     text = path.read_text()
     if "experiments.download" in text:

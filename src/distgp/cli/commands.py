@@ -322,6 +322,8 @@ def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str,
     fitted = model.models_[0]
     kernel = str(model.kernel_) if as_json else " + ".join(summary(model).targets[0].kernel)
     found: dict[str, Any] = {"kernel": kernel, "noise_sd": noise_sd(fitted)}
+    if not as_json:
+        found["file_holds"] = summary(model).targets[0].holds
     if fitted.training is not None:
         found["stopped"] = STOPPED.get(fitted.training.stopped, fitted.training.stopped)
     choice = getattr(model, "choice_", None)

@@ -1,10 +1,11 @@
 """A fit alone and beside other busy processes, with threads that wait in different ways.
 
-    python benchmarks/contention.py [--busy 2]
+    python benchmarks/contention.py            writes benchmarks/results/contention.csv
+    python benchmarks/contention.py --page     writes the table into docs/speed.md
 
 OpenMP's threads look for work again and again before they sleep (GOMP_SPINCOUNT). distgp has them look
 1,000 times, the default is 300,000. Each line is the median of three fits of 5,000 rows in processes of
-their own: alone, and beside as many processes as `--busy` says, which multiply matrices.
+their own: alone, and beside two processes that multiply matrices.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
+from _measure import read_csv, table_in_page, write_csv
+
+RESULTS = Path(__file__).parent / "results" / "contention.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+PROCESSES = 2
 FIT = """
 import time, warnings
 warnings.simplefilter("ignore")
@@ -44,26 +51,29 @@ def seconds(way: dict[str, str]) -> float:
     return statistics.median(float(fit.stdout) for fit in fits)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Threads that wait, beside other processes.")
-    parser.add_argument("--busy", type=int, default=2)
-    options = parser.parse_args()
+def measure() -> None:
     alone = {name: seconds(way) for name, way in WAYS.items()}
     single = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    others = [
-        subprocess.Popen([sys.executable, "-c", BUSY], env=single) for _ in range(options.busy)
-    ]
+    others = [subprocess.Popen([sys.executable, "-c", BUSY], env=single) for _ in range(PROCESSES)]
     try:
         beside = {name: seconds(way) for name, way in WAYS.items()}
     finally:
         for process in others:
             process.kill()
-    print(
-        f"| threads wait | alone, s | beside {options.busy} busy processes, s |\n| --- | --- | --- |"
+    rows = [{"wait": name, "alone_s": alone[name], "beside_s": beside[name]} for name in WAYS]
+    write_csv(rows, RESULTS, "cpu")
+
+
+def page() -> None:
+    title = f"| threads wait | alone, s | beside {PROCESSES} busy processes, s |"
+    rows = (
+        f"| {row['wait']} | {float(row['alone_s']):.1f} | {float(row['beside_s']):.1f} |"
+        for row in read_csv(RESULTS)
     )
-    for name in WAYS:
-        print(f"| {name} | {alone[name]:.1f} | {beside[name]:.1f} |")
+    table_in_page(PAGE, "contention", [title, "| --- | --- | --- |", *rows])
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="Threads that wait, beside other processes.")
+    parser.add_argument("--page", action="store_true", help="write the page from the results")
+    page() if parser.parse_args().page else measure()

@@ -119,9 +119,7 @@ class Runner:
         """Run a block and return what it printed, warnings included."""
         if block.kind == "sh":
             return self._shell(code)
-        said = io.StringIO()
-
-        told: set[str] = set()
+        said, told = io.StringIO(), set[str]()
 
         def tell(message: Warning | str, category: type[Warning], *_: object) -> None:
             text = f"{category.__name__}: {message}"
@@ -135,16 +133,14 @@ class Runner:
             warnings.simplefilter("always")
             warnings.showwarning = tell
             exec(compile(lines + code, page, "exec"), self.names)
-        return re.sub(
-            r"^\x1b.*\n", "", said.getvalue(), flags=re.MULTILINE
-        )  # Ray's log is in colour
+        # Lines in colour are Ray's log.
+        return re.sub(r"^\x1b.*\n", "", said.getvalue(), flags=re.MULTILINE)
 
     def _shell(self, code: str) -> str:
         """By bash, with the commands of this Python's environment found first."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        with tempfile.TemporaryFile(
-            "w+"
-        ) as said:  # not a pipe: a server left running would hold it open
+        # A file and not a pipe: a server that is left running would hold the pipe open.
+        with tempfile.TemporaryFile("w+") as said:
             done = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", code],
                 env=os.environ | {"PATH": path, "COLUMNS": str(WIDTH), "NO_COLOR": "1"},
@@ -189,9 +185,8 @@ def rewrite(page: Path) -> None:
         for block in blocks(text):
             parts.append(text[at : block.start] + block.code)
             at = block.end
-            printed = (
-                runner.run(block, str(page), block.code).rstrip() if block.reason is None else ""
-            )
+            told = runner.run(block, str(page), block.code) if block.reason is None else ""
+            printed = told.rstrip()
             parts.append("```\n" if block.shown else "-->\n")
             if printed and block.shown:
                 parts.append(f"\n```text\n{printed}\n```\n")

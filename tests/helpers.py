@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -27,6 +30,12 @@ from distgp.kernels import (
 )
 
 FLOAT = torch.float64
+_BESIDE = Path(__file__).parents[2] / "shared" / "data"
+PUBLISHED = os.environ.get("DISTGP_DATA") or (str(_BESIDE) if _BESIDE.is_dir() else None)
+"""The folder with the published data sets, or None."""
+real = pytest.mark.skipif(
+    PUBLISHED is None, reason="the UCI files are not here: set DISTGP_DATA to their folder"
+)
 
 
 def concrete(base: type) -> list[type]:

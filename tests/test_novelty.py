@@ -1,13 +1,12 @@
 """How unlike the training rows other rows are."""
 
-import os
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import PUBLISHED, real
 
 import distgp
 from distgp import DistributedGPRegressor
@@ -16,12 +15,6 @@ from distgp.data.source import placed
 from distgp.engines import LocalPlacement
 from distgp.novelty import RIDGE, Inputs, NoveltyWarning, novelty, tell_novelty
 from experiments.datasets import TASKS
-
-BESIDE = Path(__file__).parents[2] / "shared" / "data"
-FOLDER = os.environ.get("DISTGP_DATA") or (str(BESIDE) if BESIDE.is_dir() else None)
-real = pytest.mark.skipif(
-    FOLDER is None, reason="the UCI files are not here: set DISTGP_DATA to their folder"
-)
 
 
 def rows(n, d=3, seed=0):
@@ -212,7 +205,7 @@ def test_files_keep_the_inputs_and_those_without_can_be_read(tmp_path):
      ("pm2.5", (0.003, 0.01), (0.005, 0.02)), ("traffic", (0.003, 0.01), (0.005, 0.015))],
 )  # fmt: skip
 def test_the_years_to_predict_of_the_gas_turbine_are_new(name, years, random):
-    task = TASKS[name](FOLDER, False)
+    task = TASKS[name](PUBLISHED, False)
     everything = np.concatenate([task.X, task.X_test])
     shuffled = everything[np.random.default_rng(0).permutation(len(everything))]
     n = len(task.X)

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -108,7 +107,7 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         parameters: dict[str, Any] = self.get_params(deep=False)
         parameters |= {"engine": "local"}  # a file's experts live in the process that loads it
-        if not isinstance(parameters["random_state"], Integral):
+        if not is_integer(parameters["random_state"]):
             parameters["random_state"] = self._seed
         parameters |= self._plain_parameters()
         state = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from distgp.auto import TRAINING_ROWS, is_auto
+from distgp.checks import is_integer
 from distgp.data import Scaling, Shard, place, sample
 from distgp.data.source import even_parts
 from distgp.engines import Engine, Placement
@@ -449,7 +449,7 @@ class SparseGridGP(GPEstimator):
         if levels is None or (isinstance(levels, str) and levels == "union"):
             return None
         fine = isinstance(levels, list | tuple | np.ndarray) and len(levels) == d
-        if not fine or not all(isinstance(l, Integral) and int(l) >= 1 for l in levels):
+        if not fine or not all(is_integer(l) and l >= 1 for l in levels):
             raise ValueError(
                 f"training must be 'union', None, or the {d} levels of one grid such as "
                 f"{(2,) * d}, got {levels!r}"
@@ -462,6 +462,6 @@ class SparseGridGP(GPEstimator):
             plain["box"] = np.asarray(self.box, dtype=np.float64)
         if isinstance(self.training, list | tuple | np.ndarray):
             plain["training"] = [int(level) for level in self.training]
-        if isinstance(self.level, Integral):
+        if is_integer(self.level):
             plain["level"] = int(self.level)
         return plain

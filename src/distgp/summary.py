@@ -180,6 +180,10 @@ class TargetSummary:
             found.append(("training", f"{self.training}, {rounds}{looked_at}, {self.stopped}"))
         return [*found, ("a file holds", self.holds)]
 
+    def shares(self, lines: Sequence[tuple[str, list[int]]]) -> np.ndarray:
+        """The relevance of what each line stands for, all of its features together."""
+        return np.array([sum(self.relevance[j] for j in features) for _, features in lines])
+
     def table(
         self, columns: Sequence[str], shared: Mapping[str, tuple[int, ...]] | None = None
     ) -> tuple[list[str], list[list[str]]]:
@@ -199,7 +203,7 @@ class TargetSummary:
             cells.setdefault(key, {})[q.column] = q
         titles = ["column", *_titles(list(cells)), "relevance"]
         found = _lines(range(len(columns)), columns, shared or {})
-        shares = np.array([sum(self.relevance[j] for j in features) for _, features in found])
+        shares = self.shares(found)
         order = np.arange(len(found))
         if len(found) > MOST_COLUMNS:
             order = np.argsort(-shares, kind="stable")[:MOST_COLUMNS]
@@ -284,11 +288,8 @@ class Summary:
     def relevance_by_column(self) -> tuple[list[str], np.ndarray]:
         """Names of columns, one for all features of a text, and their relevance, (targets, columns)."""
         found = _lines(range(len(self.columns)), self.columns, self.shared)
-        shares = [
-            [sum(target.relevance[j] for j in features) for _, features in found]
-            for target in self.targets
-        ]
-        return [label for label, _ in found], np.array(shares)
+        shares = np.stack([target.shares(found) for target in self.targets])
+        return [label for label, _ in found], shares
 
     def _left_out(self, lines: Sequence[Any]) -> list[str]:
         others = len(_lines(range(len(self.columns)), self.columns, self.shared)) - len(lines)

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import pages  # noqa: E402
 
-BESIDE = ROOT.parent / "shared" / "data"
-PUBLISHED = os.environ.get("DISTGP_DATA") or (str(BESIDE) if BESIDE.is_dir() else None)
 RAY = ("docs/engines", "docs/tutorials/larger-than-memory", "docs/tutorials/ray-cluster")
 PAGES = [
     path
@@ -34,8 +33,9 @@ def test_pages_are_found():
 
 def test_nothing_is_left_out_silently():
     """Every fence is a block that is run, or has a reason, or is no code."""
-    for path in PAGES:
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         text = path.read_text()
+        assert set(re.findall(r"^ *```(\w+)", text, re.MULTILINE)) <= {"python", "sh", "text"}
         assert len(re.findall(r"^```(?:python|sh)$", text, re.MULTILINE)) == sum(
             block.shown for block in pages.blocks(text)
         )

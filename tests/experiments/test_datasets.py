@@ -1,21 +1,15 @@
 """The UCI data sets: shapes, splits and units, on the real files where they are."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import PUBLISHED, real
 
 from experiments.datasets import TASKS
 from experiments.study import Options
 from experiments.uci import UCI
 from experiments.uci_page import published
-
-BESIDE = Path(__file__).parents[3] / "shared" / "data"
-FOLDER = os.environ.get("DISTGP_DATA") or (str(BESIDE) if BESIDE.is_dir() else None)
-real = pytest.mark.skipif(
-    FOLDER is None, reason="the UCI files are not here: set DISTGP_DATA to their folder"
-)
 
 
 @real
@@ -29,7 +23,7 @@ real = pytest.mark.skipif(
     ],
 )
 def test_rows_and_units(name, rows, tests, mean):
-    task = TASKS[name](FOLDER, True)
+    task = TASKS[name](PUBLISHED, True)
     assert task.X.shape == (rows, len(task.features)) and len(task.y) == rows
     assert task.X_test.shape == (tests, len(task.features)) and len(task.y_test) == tests
     assert np.isfinite(task.X).all() and np.isfinite(task.X_test).all()
@@ -39,7 +33,7 @@ def test_rows_and_units(name, rows, tests, mean):
 
 @real
 def test_traffic_knows_the_calendar():
-    task = TASKS["traffic"](FOLDER, True)
+    task = TASKS["traffic"](PUBLISHED, True)
     column = dict(zip(task.features, task.X.T, strict=True))
     night = column["cos hour"] > 0.9
     assert task.y[night].mean() < 0.5 * task.y.mean()
@@ -52,7 +46,7 @@ def test_traffic_knows_the_calendar():
 
 @real
 def test_one_small_cell():
-    options = Options(quick=True, data=Path(FOLDER))
+    options = Options(quick=True, data=Path(PUBLISHED))
     cells = {(c["task"], c["model"]): c for c in UCI().cells(options)}
     cell = cells["nox", "robust"] | {"every": 40, "rounds": 3, "M": 3}
     rows = {row["method"]: row for row in UCI().run(cell, options)}

@@ -320,10 +320,10 @@ def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str,
     from distgp.summary import STOPPED, noise_sd, summary
 
     fitted = model.models_[0]
-    kernel = str(model.kernel_) if as_json else " + ".join(summary(model).targets[0].kernel)
-    found: dict[str, Any] = {"kernel": kernel, "noise_sd": noise_sd(fitted)}
+    found: dict[str, Any] = {"kernel": str(model.kernel_), "noise_sd": noise_sd(fitted)}
     if not as_json:
-        found["file_holds"] = summary(model).targets[0].holds
+        said = summary(model).targets[0]
+        found |= {"kernel": " + ".join(said.kernel), "file_holds": said.holds}
     if fitted.training is not None:
         found["stopped"] = STOPPED.get(fitted.training.stopped, fitted.training.stopped)
     choice = getattr(model, "choice_", None)

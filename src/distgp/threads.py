@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 SPINS = "1000"
 """How often a thread of OpenMP looks whether there is work for it before it sleeps. By default it looks
 300,000 times: beside other busy processes, threads that have a core then keep those that have work from
-getting one, and a fit that takes 4 seconds takes 26. `benchmarks/contention.py` measures it."""
+getting one, and a fit takes several times as long. `benchmarks/contention.py` measures it."""
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def client(connect):
 def expected(folder, table, **options):
     """What the model predicts in this process."""
     gp = distgp.load(folder / "table")
-    return unnamed(gp.predict, gp.table_.matrix(table), return_std=True, **options)
+    return unnamed(gp.predict, gp.model_.schema.table.matrix(table), return_std=True, **options)
 
 
 def post_arrow(client, body, url="/predict", **headers):

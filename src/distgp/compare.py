@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from distgp import choice, metrics
+from distgp import metrics
+from distgp.data.rows import Rows, Schema
+from distgp.selection import hold_out
+from distgp.selection import trials as choice
 from distgp.aggregation import AGGREGATORS
 from distgp.data.encoding import Columns
 from distgp.files import whole
@@ -60,7 +63,7 @@ class Result:
 
 def expert_of(model: DistributedGPRegressor) -> str:
     """The kind of a fitted model's experts, such as "exact"."""
-    return model.models_[0].ensemble.expert.name
+    return model.model_.targets[0].ensemble.expert.name
 
 
 def serving(model: DistributedGPRegressor) -> list[str]:
@@ -114,7 +117,7 @@ def reference(model: DistributedGPRegressor, X: Any, y: Any) -> tuple[str, Distr
         dtype=model.dtype,
         random_state=model.random_state,
     )
-    return f"full {kind} GP", full.fit_columns(X, y, getattr(model, "table_", None))
+    return f"full {kind} GP", full.fit_rows(Rows(X, y, model.model_.schema))
 
 
 def compare(
@@ -213,13 +216,14 @@ def on_split(
     X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:
         raise ValueError(f"the share of test rows must be between 0 and 1, got {test}")
-    train, out = choice.hold_out(
+    train, out = hold_out(
         len(X), validation, time=time, groups=groups, share=test, seed=seed
     )
     needed = {"last": ("time", time), "groups": ("groups", groups)}  # by the model's own choice
     name, values = needed.get(model.validation, ("", None))
     given = {} if values is None else {name: np.asarray(values)[train]}
-    model.fit_columns(X[train], y[train], columns, **given)
+    names = None if columns is None else tuple(columns.features)
+    model.fit_rows(Rows(X[train], y[train], Schema(X.shape[1], names, columns), **given))
     full = None if np.ndim(model.noise_) else reference(model, X[train], y[train])
     with warnings.catch_warnings():  # rows of a table are numbers here, in the order of its columns
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
@@ -256,12 +260,11 @@ def baselines(
         return choice.with_spread(model, X, y, X_test, seed)
 
     trials = choice.baselines(
-        np.concatenate([X, X_test]),
-        np.concatenate([y, y_test]),
+        Rows(np.concatenate([X, X_test]), np.concatenate([y, y_test]), Schema(X.shape[1])),
         [(np.arange(len(X)), np.arange(len(X), len(X) + len(X_test)))],
         seed,
     )
-    trials.append(choice.measured("gradient boosting", boosting, y_test, baseline=True))
+    trials.append(choice.measure("gradient boosting", boosting, y_test, baseline=True))
     return [
         Result(t.name, error=t.error, baseline=True)
         if t.error
@@ -280,7 +283,7 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
 
 def noise_variance(model: DistributedGPRegressor) -> float:
     """The noise variance of a fitted model in the target's units; the experts' mean where they differ."""
-    return float(np.mean(model.noise_)) * model.models_[0].scaling.y_scale ** 2
+    return float(np.mean(model.noise_)) * model.model_.targets[0].scaling.y_scale ** 2
 
 
 def _figures(

@@ -13,11 +13,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from distgp.auto import LARGEST_INDUCING
 from distgp.data import sample
-from distgp.experts import Posterior, SparseExpert, SparsePosterior, inducing
+from distgp.experts import Posterior, SparsePosterior, inducing
 from distgp.experts.base import chunk_rows
-from distgp.model import Model
+from distgp.experts.sparse import LARGEST_INDUCING
+from distgp.model import TargetModel as Model
 from distgp.training import TrainingResult
 from distgp.warn import warn_user
 
@@ -204,7 +204,7 @@ def nothing_learnt(model: Model, fit: Fit) -> str | None:
     if moments and "noise" in result.bounds:
         n, total, squares = torch.stack(moments).sum(0).tolist()
         variance = squares / n - (total / n) ** 2
-        noise = float(model.parameters.noise.min()) * (model.row_noise or 1.0)
+        noise = float(model.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
         if noise >= ALL_NOISE * variance > 0:
             return (
                 f"nothing was learnt: the noise variance is {100 * min(1.0, noise / variance):.0f} % of "
@@ -220,7 +220,7 @@ def nothing_learnt(model: Model, fit: Fit) -> str | None:
 
 def _alone(model: Model) -> float:
     """The share of rows that not even their nearest row says anything about."""
-    if isinstance(model.ensemble.expert, SparseExpert):
+    if not model.ensemble.expert.holds_rows:
         return 0.0  # what inducing inputs do not explain is noise to them
     rows = sample.drawn(model.ensemble.placement, SAMPLE, 0)
     found = model.ensemble.map(_closest, rows.X, rows.rows)
@@ -266,7 +266,7 @@ def too_few_inducing(model: Model, fit: Fit) -> str | None:
     """
     del fit
     Z = model.parameters.inducing
-    sparse = isinstance(model.ensemble.expert, SparseExpert)
+    sparse = model.ensemble.expert.adds_sums
     if not sparse or Z is None or Z.shape[-2] < LARGEST_INDUCING:
         return None
     left, n = torch.stack(model.ensemble.map(_residual)).sum(0).tolist()

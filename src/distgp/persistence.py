@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ from distgp.aggregation.opt_local import LocalCombined
 from distgp.aggregation.pooled import PooledCombined
 from distgp.aggregation.variance import WeightedCombined
 from distgp.calibration import Calibration
-from distgp.choice import Choice, Trial
 from distgp.data import PARTITIONS, Scaling, Shard, encoding, transforms
+from distgp.data.rows import Schema
 from distgp.engines import LocalPlacement
 from distgp.experts import (
     EXPERTS,
@@ -50,12 +50,14 @@ from distgp.experts import (
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
 from distgp.files import PRIVATE, whole
-from distgp.model import Model
+from distgp.likelihoods import Gaussian
+from distgp.model import Model, TargetModel
 from distgp.novelty import Inputs
+from distgp.selection.trials import Choice, Trial
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 
 KIND = "distgp-model"
-FORMAT = 1
+FORMAT = 2
 """The number of the file format. Files with a lower number are read; those with a higher refused."""
 
 LARGEST_TREE = 2_000_000
@@ -64,7 +66,10 @@ LONG_LIST = 1_000
 """Lists of more numbers than this are stored as tensors, not in the header."""
 
 NAMES: dict[str, type] = {
-    "model": Model,
+    "models": Model,
+    "model": TargetModel,
+    "schema": Schema,
+    "likelihood/gaussian": Gaussian,
     "scaling": Scaling,
     "inputs": Inputs,
     "calibration": Calibration,
@@ -172,7 +177,11 @@ def load(path: Path | str, device: str | None = None) -> Any:
         tree = header["tree"]
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
-        return _Decoder(tensors, device).decode(json.loads(tree))
+        old = header["format"] == "1"
+        found = _Decoder(tensors, device, _names_of_format_1() if old else NAMES).decode(
+            json.loads(tree)
+        )
+        return _state_of_format_1(found) if old else found
 
 
 @contextmanager
@@ -293,9 +302,13 @@ def _all_floats(values: list[Any]) -> bool:
 class _Decoder:
     """The inverse of `_Encoder`."""
 
-    def __init__(self, tensors: dict[str, Tensor], device: str | None) -> None:
-        self._tensors = tensors
-        self._device = device
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        device: str | None,
+        names: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        self._tensors, self._device, self._names = tensors, device, names
         self._seen: dict[str, Any] = {}
 
     def decode(self, node: Any) -> Any:
@@ -309,7 +322,7 @@ class _Decoder:
             return self._leaf(node)
         if "class" in node:
             fields = {name: self.decode(child) for name, child in node["fields"].items()}
-            made = NAMES[node["class"]](**fields)
+            made = self._names[node["class"]](**fields)
             self._seen[node["path"]] = made
             return made
         return self._plain(node)
@@ -340,3 +353,33 @@ class _Decoder:
         if self._device is not None:
             return self._device
         return device if torch.cuda.is_available() else "cpu"
+
+
+def _names_of_format_1() -> dict[str, Callable[..., Any]]:
+    """The classes of files of format 1, whose combinations held the noise variance."""
+
+    def without_noise(kind: type) -> Callable[..., Any]:
+        return lambda noise=None, **fields: kind(**fields)  # noqa: ARG005
+
+    combined = {k: without_noise(v) for k, v in NAMES.items() if k.startswith("combined/")}
+    return {**NAMES, **combined, "model": dict}
+
+
+def _state_of_format_1(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of an estimator in a file of format 1, as it is now.
+
+    A list of models, one for each target, stood beside what they have in common; the noise of rows of
+    their own, and what the training inputs look like, were parts of each.
+    """
+    targets, inputs = [], None
+    for one in state["models"]:
+        if isinstance(one, dict):
+            inputs, row_noise = one.pop("inputs", None), one.pop("row_noise", None)
+            likelihood = Gaussian(one["ensemble"].noise(), row_noise)
+            one = TargetModel(**one, likelihood=likelihood)
+        targets.append(one)
+    names, table = state["feature_names"], state["table"]
+    schema = Schema(state["n_features"], None if names is None else tuple(names), table)
+    model = Model(tuple(targets), state["one_target"], schema, state["seed"], inputs)
+    kept = {name: state.get(name) for name in ("estimator", "parameters", "choice", "settled")}
+    return {**kept, "model": model}

@@ -25,10 +25,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from distgp import auto
-from distgp.choice import Choice
 from distgp.data.scaling import Scaling
 from distgp.kernels import Constant, Kernel, Linear, Periodic, Product, Scale, Stationary, Sum
+from distgp.selection.trials import Choice
 from distgp.training import Algorithm
 
 STOPPED = {
@@ -335,7 +334,7 @@ def summary(estimator: Any) -> Summary:
     shared = _shared(estimator, columns)
     targets = tuple(
         _target(estimator, model, name, columns, shared)
-        for model, name in zip(estimator.models_, names, strict=True)
+        for model, name in zip(estimator.model_.targets, names, strict=True)
     )
     return Summary(type(estimator).__name__, columns, targets, _choices(estimator), shared)
 
@@ -379,8 +378,8 @@ def feature_relevance(estimator: Any) -> np.ndarray:
     array([0.75, 0.25])
     """
     _check_fitted(estimator)
-    found = [_relevance(m) for m in estimator.models_]
-    one = getattr(estimator, "_one_target", len(found) == 1)
+    found = [_relevance(m) for m in estimator.model_.targets]
+    one = estimator.model_.one_target
     return found[0] if one else np.stack(found)
 
 
@@ -459,7 +458,7 @@ def _shared(estimator: Any, columns: Sequence[str]) -> dict[str, tuple[int, ...]
     counts.
     """
     place = {name: j for j, name in enumerate(columns)}
-    inputs = getattr(getattr(estimator, "table_", None), "inputs", ())
+    inputs = getattr(estimator.model_.schema.table, "inputs", ())
     names = {tuple(place.get(f, -1) for f in column.features): column.name for column in inputs}
     found: dict[str, tuple[int, ...]] = {}
     for group in _groups(estimator, len(columns)):
@@ -470,7 +469,7 @@ def _shared(estimator: Any, columns: Sequence[str]) -> dict[str, tuple[int, ...]
 
 def _groups(estimator: Any, d: int) -> Iterator[tuple[int, ...]]:
     """The sets of columns that share a lengthscale in a kernel of any model."""
-    parts = (part for model in estimator.models_ for part in _parts(model.parameters.kernel))
+    parts = (part for model in estimator.model_.targets for part in _parts(model.parameters.kernel))
     for factor in (factor for part in parts for factor in part.factors):
         if isinstance(factor, Stationary) and factor.shared is not None:
             pairs = list(zip(factor.shared, _active(factor, d), strict=True))
@@ -721,14 +720,14 @@ def _method(estimator: Any, model: Any, expert: str) -> str:
         return given
     if model.parameters.batch:
         return "independent"
-    return auto.TRAINING.get(expert, "auto")
+    return model.ensemble.expert.default_training
 
 
 def _target_names(estimator: Any) -> list[str]:
-    count = len(estimator.models_)
+    count = len(estimator.model_.targets)
     if count > 1:
         return [f"y{i}" for i in range(count)]
-    table = getattr(estimator, "table_", None)
+    table = estimator.model_.schema.table
     return [getattr(table, "target", "") or "y"]
 
 
@@ -739,7 +738,7 @@ def _choices(estimator: Any) -> tuple[Choice, ...]:
 
 
 def _check_fitted(estimator: Any) -> None:
-    if not hasattr(estimator, "models_"):
+    if not hasattr(estimator, "model_"):
         raise ValueError(f"this {type(estimator).__name__} is not fitted yet: call fit first")
 
 

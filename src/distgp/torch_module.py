@@ -27,10 +27,10 @@ from distgp.aggregation.pooled import PooledCombined
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import SparsePosterior, inducing
 from distgp.kernels import Kernel, Stationary
-from distgp.model import Model
+from distgp.model import TargetModel
 
 
-def of(models: Sequence[Model], one_target: bool, latent: bool = False) -> PooledModule:
+def of(models: Sequence[TargetModel], one_target: bool, latent: bool = False) -> PooledModule:
     """Make one module of the models of all targets.
 
     Parameters
@@ -117,7 +117,7 @@ class PooledTarget(nn.Module):
     weights: Tensor
     root: Tensor
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TargetModel) -> None:
         super().__init__()
         posterior, noise = _pooled(model)
         scaling = model.scaling
@@ -157,7 +157,7 @@ class PooledTarget(nn.Module):
         return _with_tensors(self._kernel, values)
 
 
-def _pooled(model: Model) -> tuple[SparsePosterior, Tensor]:
+def _pooled(model: TargetModel) -> tuple[SparsePosterior, Tensor]:
     """The posterior given all rows and the noise variance of a pooled model; others are refused."""
     combined = model.combined
     if not isinstance(combined, PooledCombined):
@@ -171,7 +171,7 @@ def _pooled(model: Model) -> tuple[SparsePosterior, Tensor]:
             f"expected a model of the target itself, got target_transform={model.transform.name!r}: fit "
             "without it, and transform the targets and the module's output yourself"
         )
-    return combined.posterior, combined.noise * (model.row_noise or 1.0)
+    return combined.posterior, model.likelihood.noise * (model.likelihood.row_noise or 1.0)
 
 
 def _root(posterior: SparsePosterior) -> Tensor:

@@ -434,7 +434,7 @@ def test_weights_noise_transform_and_calibration_are_columns_and_options(run, fo
     assert not any(name in ("copies", "var") for name in found["features"])
     assert found["rows"] == table["copies"].sum()
     gp = distgp.load(folder / "w.safetensors")
-    assert gp.models_[0].row_noise is not None
+    assert gp.model_.targets[0].likelihood.row_noise is not None
     run(*fit, "--force", "--target-transform", "log", "--calibrate", "conformal", cwd=folder)
     gp = distgp.load(folder / "w.safetensors")
     run("predict", "w.safetensors", "w.csv", "-o", "p.parquet", "--interval", "0.8", cwd=folder)

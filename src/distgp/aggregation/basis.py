@@ -11,7 +11,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.data.shard import Shard
-from distgp.experts import Parameters, Posterior, SparsePosterior, SparseSums
+from distgp.experts import Parameters, SparsePosterior, SparseSums
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import inducing_factor, row_sums
 
@@ -65,8 +65,7 @@ class Basis:
         return self.parameters.kernel.diag(X.to(WIDE)).to(X.dtype)
 
 
-def _inducing_factor(posterior: Posterior) -> Tensor:
-    assert isinstance(posterior, SparsePosterior)
+def _inducing_factor(posterior: SparsePosterior) -> Tensor:
     return posterior.Lu
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 import distgp
-from distgp import auto
 from distgp.cli import options as o
 from distgp.cli.terminal import (
     plain_errors,
@@ -319,7 +318,7 @@ def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str,
     """How training and the choice of a model with one target went: figures for the report."""
     from distgp.summary import STOPPED, noise_sd, summary
 
-    fitted = model.models_[0]
+    fitted = model.model_.targets[0]
     found: dict[str, Any] = {"kernel": str(model.kernel_), "noise_sd": noise_sd(fitted)}
     if not as_json:
         said = summary(model).targets[0]

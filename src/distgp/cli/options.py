@@ -12,7 +12,7 @@ import typer
 
 import distgp
 from distgp.engines import Engine
-from distgp.estimator import opened
+from distgp.plan import open_engine as opened
 from distgp.training import Gamma, LogNormal, Prior
 
 

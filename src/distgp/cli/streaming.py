@@ -262,11 +262,11 @@ def columns_of(model: DistributedGPRegressor) -> Columns:
     TableError
         If the model has several targets, or was fitted to an array whose columns have no names.
     """
-    if len(model.models_) > 1:
+    if len(model.model_.targets) > 1:
         raise TableError(
             "the model has several targets, which tables cannot have: use it from Python"
         )
-    if (columns := getattr(model, "table_", None)) is not None:
+    if (columns := model.model_.schema.table) is not None:
         return columns
     names = getattr(model, "feature_names_in_", None)
     if names is None:

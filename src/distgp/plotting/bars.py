@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from distgp.choice import Choice, Trial
 from distgp.compare import Result
-from distgp.estimator import GPEstimator
+from distgp.mixin import ModelMixin
 from distgp.plotting.panels import check_model, one_axes, short
+from distgp.selection.trials import Choice, Trial
 from distgp.summary import summary
 
 LEAST_BAR = 1e-3
@@ -36,7 +36,7 @@ MARKS = {
 """How the trials of a choice are drawn."""
 
 
-def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -> Axes:
+def plot_relevance(model: ModelMixin, most: int = 20, ax: Axes | None = None) -> Axes:
     """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
 
     What relevance is, `distgp.summary.feature_relevance` explains. A text column has one bar. With several
@@ -44,7 +44,7 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     most : int, default=20
         The number of columns to draw, at most; a note tells how many are left out.
@@ -86,12 +86,12 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
     return ax
 
 
-def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
+def plot_choice(model: ModelMixin | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
     """Draw how the candidates, and the baselines below them, did on the rows held out.
 
     Parameters
     ----------
-    model : GPEstimator or Choice
+    model : ModelMixin or Choice
         A fitted model that made a choice, or its attribute `choice_`.
     metric : {"nlpd", "rmse", "cover", "seconds"}, default="nlpd"
         What to draw. The candidate with the lowest NLPD was taken.

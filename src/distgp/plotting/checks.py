@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from distgp.estimator import GPEstimator
+from distgp.mixin import ModelMixin
 from distgp.plotting.panels import (
     Columns,
     about_target,
@@ -30,7 +30,7 @@ BINS = 10
 
 
 def plot_residuals(
-    model: GPEstimator,
+    model: ModelMixin,
     X: Any,
     y: Any,
     features: Columns | None = None,
@@ -46,7 +46,7 @@ def plot_residuals(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X, y : array-like
         Rows and their targets.
@@ -92,7 +92,7 @@ def plot_residuals(
 
 
 def plot_calibration(
-    model: GPEstimator,
+    model: ModelMixin,
     X: Any,
     y: Any,
     aggregation: Any = None,
@@ -106,7 +106,7 @@ def plot_calibration(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X, y : array-like
         Test rows and their targets.
@@ -144,7 +144,7 @@ def plot_calibration(
 
 
 def _checked(
-    model: GPEstimator, X: Any, y: Any, **options: Any
+    model: ModelMixin, X: Any, y: Any, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means, standard deviations, and targets of the same shape."""
     y = np.asarray(y, dtype=np.float64)

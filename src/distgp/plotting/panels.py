@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from sklearn.utils.validation import check_is_fitted
 
 from distgp.data import frames
-from distgp.estimator import GPEstimator
+from distgp.mixin import ModelMixin
 from distgp.novelty import NoveltyWarning
 from distgp.summary import column_names, summary
 
@@ -99,7 +99,7 @@ def short(name: str, longest: int = LONGEST_NAME) -> str:
 
 def check_model(model: Any) -> None:
     """Refuse what is no estimator of ours, and one that is not fitted."""
-    if not isinstance(model, GPEstimator):
+    if not isinstance(model, ModelMixin):
         raise TypeError(
             "expected a fitted DistributedGPRegressor or SparseGridGP, got "
             f"{type(model).__name__}: of a pipeline or a search, give the estimator in it"
@@ -107,13 +107,13 @@ def check_model(model: Any) -> None:
     check_is_fitted(model)
 
 
-def rows_of(model: GPEstimator, X: Any) -> np.ndarray:
+def rows_of(model: ModelMixin, X: Any) -> np.ndarray:
     """Rows as numbers, their columns in the order that the model was fitted to.
 
     Columns of a table are found by name, so that they may be in any order and have others among them.
     """
     check_model(model)
-    table = getattr(model, "table_", None)
+    table = model.model_.schema.table
     if table is not None and frames.is_table(X) and frames.is_raw(X, table):
         policy: Any = model  # only models with these parameters are fitted to tables
         X, keep = frames.encoded(X, table, policy.missing, policy.unknown)
@@ -139,7 +139,7 @@ def rows_of(model: GPEstimator, X: Any) -> np.ndarray:
     return rows
 
 
-def columns_of(model: GPEstimator, features: Columns | None) -> list[int]:
+def columns_of(model: ModelMixin, features: Columns | None) -> list[int]:
     """The numbers of columns that are given by name or number; by default of all columns."""
     names = column_names(model)
     if features is None:
@@ -147,7 +147,7 @@ def columns_of(model: GPEstimator, features: Columns | None) -> list[int]:
     given = [features] if isinstance(features, int | str | np.integer) else list(features)
     if not given:
         raise ValueError("features names no column: give one at least, or None for all")
-    table = getattr(model, "table_", None)
+    table = model.model_.schema.table
     made = (
         {} if table is None else table.places
     )  # a column of text or dates stands for all its numbers
@@ -166,9 +166,9 @@ def _column(feature: Any, names: Sequence[str]) -> int:
     )
 
 
-def check_target(model: GPEstimator, target: Any) -> None:
+def check_target(model: ModelMixin, target: Any) -> None:
     """Refuse the number of a target that the model does not have."""
-    count = len(model.models_)
+    count = len(model.model_.targets)
     if not isinstance(target, int | np.integer) or not 0 <= target < count:
         numbers = "0, the only one" if count == 1 else f"from 0 to {count - 1}"
         raise ValueError(f"expected the number of a target, {numbers}, got {target!r}")
@@ -179,9 +179,9 @@ def of_target(values: np.ndarray, target: int) -> np.ndarray:
     return values if values.ndim == 1 else values[:, target]
 
 
-def about_target(model: GPEstimator, target: int, text: str) -> str:
+def about_target(model: ModelMixin, target: int, text: str) -> str:
     """A text that names the target, where there are several."""
-    if len(model.models_) == 1:
+    if len(model.model_.targets) == 1:
         return text
     return f"{text} of {summary(model).targets[target].target}"
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from sklearn.inspection import partial_dependence
 
-from distgp.estimator import GPEstimator
+from distgp.mixin import ModelMixin
 from distgp.plotting.panels import (
     BAND,
     Columns,
@@ -31,7 +31,7 @@ from distgp.summary import column_names
 
 
 def plot_prediction(
-    model: GPEstimator,
+    model: ModelMixin,
     X: Any = None,
     y: Any = None,
     grid: Any = None,
@@ -43,7 +43,7 @@ def plot_prediction(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X, y : array-like, optional
         Observations to draw as points.
@@ -91,7 +91,7 @@ def plot_prediction(
 
 
 def plot_slices(
-    model: GPEstimator,
+    model: ModelMixin,
     X: Any,
     features: Columns | None = None,
     at: Any = None,
@@ -103,7 +103,7 @@ def plot_slices(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X : array-like
         Rows that give each input's range.
@@ -146,7 +146,7 @@ def plot_slices(
 
 
 def plot_partial_dependence(
-    model: GPEstimator,
+    model: ModelMixin,
     X: Any,
     features: Columns | None = None,
     sample: int = 200,
@@ -158,7 +158,7 @@ def plot_partial_dependence(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X : array-like
         Rows to sample from.
@@ -202,7 +202,7 @@ def plot_partial_dependence(
 
 
 def _band(
-    ax: Axes, model: GPEstimator, x: np.ndarray, points: np.ndarray, latent: bool, target: int
+    ax: Axes, model: ModelMixin, x: np.ndarray, points: np.ndarray, latent: bool, target: int
 ) -> None:
     """The prediction at some points, drawn over the coordinate x."""
     with made_up():

@@ -12,8 +12,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from distgp.estimator import GPEstimator
 from distgp.kernels import Constant, Linear, Product, Scale, Sum
+from distgp.mixin import ModelMixin
 from distgp.plotting.panels import check_model, check_target, given_axes, short
 from distgp.summary import column_names
 from distgp.training import TrainingResult
@@ -32,7 +32,7 @@ DEVIATIONS = {Constant: "offset sd", Linear: "slope sd"}
 
 
 def plot_training(
-    model: GPEstimator | TrainingResult, axes: Sequence[Axes] | None = None, target: int = 0
+    model: ModelMixin | TrainingResult, axes: Sequence[Axes] | None = None, target: int = 0
 ) -> list[Axes]:
     """Draw the objective and the hyperparameters, round by round, of accepted rounds.
 
@@ -44,7 +44,7 @@ def plot_training(
 
     Parameters
     ----------
-    model : GPEstimator or TrainingResult
+    model : ModelMixin or TrainingResult
         A fitted model, or its attribute `training_`. Of a model, lengthscales are in standard deviations of
         their columns, which makes them comparable, and noise and signal are in units of the target; of
         a `TrainingResult` all are in the units that were trained in, and columns have numbers.
@@ -108,7 +108,7 @@ def _trained(model: Any, target: int) -> tuple[TrainingResult, Sequence[str] | N
         return model, None, 1.0
     check_model(model)
     check_target(model, target)
-    one = model.models_[target]
+    one = model.model_.targets[target]
     if one.training is None:
         raise ValueError(
             "this model was fitted with training=None, so there are no rounds to draw: leave `training` at "

@@ -34,7 +34,7 @@ from distgp._version import __version__
 from distgp.data.column import Column
 from distgp.data.encoding import Columns
 from distgp.data.table import TableError
-from distgp.estimator import GPEstimator, load
+from distgp.mixin import ModelMixin, load
 from distgp.regressor import DistributedGPRegressor, unnamed
 from distgp.serve.rows import arrow_rows, json_rows, one_line, refused, whole_body
 from distgp.summary import column_names, summary
@@ -49,7 +49,7 @@ _told: ContextVar[list[str] | None] = ContextVar("told", default=None)
 
 
 def app(
-    model: GPEstimator,
+    model: ModelMixin,
     max_rows: int = MOST_ROWS,
     max_bytes: int = MOST_BYTES,
     at_once: int | None = None,
@@ -200,14 +200,14 @@ def _answered_form(form: str, request: Request) -> str:
 # What the model makes of it.
 
 
-def _columns(model: GPEstimator) -> Columns:
+def _columns(model: ModelMixin) -> Columns:
     """The columns that a model needs; x0, x1, … where it was fitted to an array without names."""
-    if (columns := getattr(model, "table_", None)) is not None:
+    if (columns := model.model_.schema.table) is not None:
         return columns
     return Columns("", tuple(Column(name, "number") for name in column_names(model)))
 
 
-def _inputs(model: GPEstimator, rows: pa.Table, unknown: str | None) -> np.ndarray:
+def _inputs(model: ModelMixin, rows: pa.Table, unknown: str | None) -> np.ndarray:
     """The numbers of a table's rows as the model's own encoder makes them, all of them finite."""
     columns = _columns(model)
     try:
@@ -237,7 +237,7 @@ def _within_range(predict: Callable[..., Any], *arguments: Any, **options: Any) 
 
 
 def _predicted(
-    model: GPEstimator, X: np.ndarray, latent: bool, interval: float | None
+    model: ModelMixin, X: np.ndarray, latent: bool, interval: float | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Mean, std and the ends of the interval for each row, and the model's warnings about them."""
     told: list[str] = []
@@ -311,7 +311,7 @@ _READERS = {JSON: json_rows, ARROW: arrow_rows}
 _WRITERS = {JSON: _json_answer, ARROW: _arrow_answer}
 
 
-def _about(model: GPEstimator) -> dict[str, Any]:
+def _about(model: ModelMixin) -> dict[str, Any]:
     """What a client needs to know of a model."""
     targets = summary(model).targets
     return {

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from distgp.cli import commands, demo, serve
+import distgp
+from distgp.cli import commands, demo
+from distgp.cli.option_table import command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +21,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        commands.version()
+        typer.echo(distgp.__version__)
         raise typer.Exit
 
 
@@ -36,17 +38,17 @@ def before_commands(
     del version
 
 
-for command in (
+for run in (
     commands.fit,
     commands.predict,
     commands.score,
     commands.compare,
     commands.info,
-    serve.serve,
+    commands.serve,
     demo.demo,
     commands.version,
 ):
-    app.command()(command)
+    app.command()(command(run))
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 import distgp
-from distgp.cli import commands, demo
+from distgp.cli import demo
+from distgp.cli.commands import compare, fit, info, predict, score, serve, version
 from distgp.cli.option_table import command
 
 app = typer.Typer(
@@ -38,16 +39,7 @@ def before_commands(
     del version
 
 
-for run in (
-    commands.fit,
-    commands.predict,
-    commands.score,
-    commands.compare,
-    commands.info,
-    commands.serve,
-    demo.demo,
-    commands.version,
-):
+for run in (fit, predict, score, compare, info, serve, demo.demo, version):
     app.command()(command(run))
 
 

@@ -30,8 +30,7 @@ def fit(given: o.Given) -> None:
     refuse_existing(given.force, given.output)
     refuse_input(given.output, *find(given.data).paths)
     by, columns = o.columns_given(given)
-    ordering = [name for name in by.values() if name in columns["drop"]]
-    by, columns = o.of_rows(given, by, columns)
+    ordering = [name for name in (given.time, given.groups) if name in columns["drop"]]
     begin, model = perf_counter(), o.regressor(given)
     with o.open_engine(given) as engine:
         model.set_params(engine=engine)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -13,19 +13,7 @@ from typing import Any, get_args
 import typer
 
 import distgp
-from distgp.cli.options import (
-    PARAMETERS,
-    Dates,
-    Given,
-    Missing,
-    Unknown,
-    Validation,
-    number_or_word,
-    parse_bounds,
-    parse_fixed,
-    parse_priors,
-    word_or_none,
-)
+from distgp.cli import options as o
 from distgp.cli.terminal import plain_errors
 
 
@@ -49,7 +37,7 @@ class Option:
     commands: str
     default: object = ...
     read: Callable[[Any], object] = _plain
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: tuple[int | None, int | None] = (None, None)
 
     def parameter(self) -> Parameter:
         """Return the parameter by which a function tells typer of this option."""
@@ -57,15 +45,16 @@ class Option:
             declared = typer.Argument(help=self.help)
         else:
             names = [f"--{self.name.replace('_', '-')}", *SHORT.get(self.name, ())]
-            declared = typer.Option(self._default(), *names, help=self.help, **self.limits)
+            low, high = self.limits
+            declared = typer.Option(self._default(), *names, help=self.help, min=low, max=high)
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=declared, annotation=self.kind)
 
     def _default(self) -> object:
         """Return the value of an option that is not given; typer takes `...` for none."""
         if self.default is not ...:
             return self.default
-        if self.name in PARAMETERS:
-            mirrored = PARAMETERS[self.name].default
+        if self.name in o.PARAMETERS:
+            mirrored = o.PARAMETERS[self.name].default
             absent = "none" if self.kind is str else None
             return absent if mirrored in (None, ()) else mirrored
         if self.kind is bool:
@@ -104,11 +93,11 @@ TABLE = (
     Option("aggregation", Text, "another aggregator than fitted", READS, None),
     Option("prefix", str, "before mean, std, lower, upper", "predict", ""),
     Option(
-        "missing", Missing | None, "missing values; default: as the model was fitted", READS, None
+        "missing", o.Missing | None, "missing values; default: as the model was fitted", READS, None
     ),
     Option(
         "unknown_categories",
-        Unknown | None,
+        o.Unknown | None,
         "categories not seen in fitting: refuse, or take as new",
         READS,
     ),
@@ -116,29 +105,33 @@ TABLE = (
     Option("features", Text, "input columns, by comma; default: all others", FITS),
     Option("drop", Text, "columns to leave out, by comma", FITS),
     Option("categorical", Text, "number columns that are labels, by comma", FITS),
-    Option("dates", Dates, "dates: refuse, or expand to days and phases", FITS),
-    Option("missing", Missing, "missing values: refuse, drop those rows, or impute means", FITS),
+    Option("dates", o.Dates, "dates: refuse, or expand to days and phases", FITS),
+    Option("missing", o.Missing, "missing values: refuse, drop those rows, or impute means", FITS),
     Option(
-        "validation", Validation, "rows held out: at random, the last ones, or whole groups", FITS
+        "validation", o.Validation, "rows held out: at random, the last ones, or whole groups", FITS
     ),
     Option("time", Text, "column that orders the rows for --validation last; no input", FITS),
     Option("groups", Text, "column of the groups held out whole; no input", FITS),
     Option("weight", Text, "column of the rows' weights, as copies; no input", "fit"),
     Option("noise_variance", Text, "column of the targets' noise variances; no input", "fit"),
     Option(
-        "target_transform", str, "none, log or yeo-johnson: of the target", "fit", read=word_or_none
+        "target_transform",
+        str,
+        "none, log or yeo-johnson: of the target",
+        "fit",
+        read=o.word_or_none,
     ),
     Option(
         "calibrate",
         str,
         "none, or conformal: intervals calibrated on rows held out of the fit",
         "fit",
-        read=word_or_none,
+        read=o.word_or_none,
     ),
     # The model and its training.
     Option("expert", str, f"auto, {', '.join(distgp.EXPERTS)}", FITS),
-    Option("n_experts", str, "how many experts, auto or cv", FITS, read=number_or_word),
-    Option("n_inducing", str, "how many inducing inputs, or auto", FITS, read=number_or_word),
+    Option("n_experts", str, "how many experts, auto or cv", FITS, read=o.number_or_word),
+    Option("n_inducing", str, "how many inducing inputs, or auto", FITS, read=o.number_or_word),
     Option("n_neighbors", int, "nearest rows per predicted point (nearest)", FITS),
     Option("aggregation", str, f"auto, {', '.join(distgp.AGGREGATORS)}", "fit"),
     Option(
@@ -151,7 +144,9 @@ TABLE = (
     Option("mean", str, "constant, or linear: a trend is taken out first", FITS),
     Option("partition", str, ", ".join(distgp.PARTITIONS), "fit"),
     Option("partition_column", Text, "one expert per value of this column", "fit"),
-    Option("training", str, f"auto, none, {', '.join(distgp.ALGORITHMS)}", FITS, read=word_or_none),
+    Option(
+        "training", str, f"auto, none, {', '.join(distgp.ALGORITHMS)}", FITS, read=o.word_or_none
+    ),
     Option("n_iter", int | None, "rounds of training, at most", FITS),
     Option("learning_rate", float | None, "learning rate, of methods that have one", "fit"),
     Option(
@@ -159,7 +154,7 @@ TABLE = (
         Texts,
         "hyperparameters that training leaves as they are: noise, variance, …",
         FITS,
-        read=parse_fixed,
+        read=o.parse_fixed,
     ),
     Option(
         "bounds",
@@ -167,7 +162,7 @@ TABLE = (
         "between which values training keeps a hyperparameter (of the standardised data): "
         "lengthscale=0.1:10",
         FITS,
-        read=parse_bounds,
+        read=o.parse_bounds,
     ),
     Option(
         "priors",
@@ -175,29 +170,22 @@ TABLE = (
         "prior of a hyperparameter (of the standardised data): noise=lognormal:0.1:1 (median, "
         "spread), lengthscale=gamma:2:1 (shape, rate)",
         FITS,
-        read=parse_priors,
+        read=o.parse_priors,
     ),
     # Where it runs.
     Option(
         "host", str, "address to listen at; 0.0.0.0 for other machines too", "serve", "127.0.0.1"
     ),
-    Option(
-        "port",
-        int,
-        "port to listen at; 0 for a free one",
-        "serve",
-        8000,
-        limits={"min": 0, "max": 65_535},
-    ),
-    Option("max_rows", int, "rows of one request, at most", "serve", 100_000, limits={"min": 1}),
-    Option("max_bytes", int, "bytes of one request, at most", "serve", 2**26, limits={"min": 1}),
+    Option("port", int, "port to listen at; 0 for a free one", "serve", 8000, limits=(0, 65_535)),
+    Option("max_rows", int, "rows of one request, at most", "serve", 100_000, limits=(1, None)),
+    Option("max_bytes", int, "bytes of one request, at most", "serve", 2**26, limits=(1, None)),
     Option("device", str, "cpu or cuda", FITS),
     Option("device", Text, "cpu or cuda; default: where the model was fitted", "serve", None),
     Option("dtype", str, "float64 or float32", "fit"),
     Option("engine", str, "local, or ray: a Ray cluster; workers read Parquet", FITS),
     Option("address", Text, "of a Ray cluster; default: RAY_ADDRESS, else start one", FITS),
     Option("workers", int | None, "Ray workers at most; default: one per CPU", FITS),
-    Option("seed", int, "seed of everything random", FITS, PARAMETERS["random_state"].default),
+    Option("seed", int, "seed of everything random", FITS, o.PARAMETERS["random_state"].default),
     # What is told.
     Option("force", bool, "overwrite what exists", "fit predict compare demo"),
     Option("json", bool, "print one JSON object instead of text", "fit predict score compare info"),
@@ -205,13 +193,13 @@ TABLE = (
 )
 
 
-def command(run: Callable[[Given], None]) -> Callable[..., None]:
+def command(run: Callable[[o.Given], None]) -> Callable[..., None]:
     """Return the function that typer makes a command of: it has the options of the table."""
     rows = [row for row in TABLE if run.__name__ in row.commands.split()]
 
     def called(**found: object) -> None:
         with plain_errors():
-            run(Given(**{row.name: row.read(found[row.name]) for row in rows}))
+            run(o.Given(**{row.name: row.read(found[row.name]) for row in rows}))
 
     called.__name__, called.__doc__ = run.__name__, run.__doc__
     vars(called)["__signature__"] = Signature([row.parameter() for row in rows])

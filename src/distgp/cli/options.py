@@ -39,13 +39,7 @@ def shows_progress(given: Given) -> bool:
 
 
 def open_engine(given: Given) -> Engine:
-    """Return the engine that was asked for, started where it is a cluster's.
-
-    Raises
-    ------
-    ValueError
-        If there is no such engine, Ray is not installed, or an option is of another engine.
-    """
+    """Return the engine that was asked for, started where it is a cluster's."""
     if given.engine == "local":
         if given.address is not None or given.workers is not None:
             raise ValueError("--address and --workers are for --engine ray")
@@ -60,9 +54,15 @@ def open_engine(given: Given) -> Engine:
 
 
 def columns_given(given: Given) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the columns that hold rows out, and the options of the others, as `held_out_by` does."""
+    """Return the columns of what `fit` takes for each row, by parameter, and the options of the inputs.
+
+    Columns of weights and noise variances, which `compare` does not take, are never inputs.
+    """
     columns = column_options(given.features, given.drop, given.categorical, given.dates)
-    return held_out_by(given.validation, given.time, given.groups, columns)
+    by, columns = held_out_by(given.validation, given.time, given.groups, columns)
+    options = {"sample_weight": "weight", "noise_variance": "noise_variance"}
+    named = {kind: vars(given).get(option) for kind, option in options.items()}
+    return _without_inputs(named, by, columns)
 
 
 def column_options(
@@ -80,14 +80,9 @@ def column_options(
 def held_out_by(
     validation: str, time: str | None, groups: str | None, columns: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Find the columns that decide which rows are held out: no inputs, unless listed as such.
+    """Return the columns that decide which rows are held out, and the options of the inputs.
 
-    Returns their names, by "time" or "groups", and the options of `column_options` without them.
-
-    Raises
-    ------
-    ValueError
-        If a column is given that this kind of validation does not use, or one is missing.
+    They are no inputs, unless they are listed as such. Columns that would not be used are refused.
     """
     if time is not None and validation != "last":
         raise ValueError("--time orders the rows for --validation last: give both, or neither")
@@ -95,26 +90,16 @@ def held_out_by(
         raise ValueError("--groups is for --validation groups: give both, or neither")
     if groups is None and validation == "groups":
         raise ValueError("--validation groups needs --groups with the column of the groups")
-    named = _named(time=time, groups=groups)
-    return named, columns if columns["features"] is not None else _without(columns, named)
+    by, others = _without_inputs({"time": time, "groups": groups}, {}, columns)
+    return by, others if columns["features"] is None else columns
 
 
-def of_rows(
-    given: Given, by: dict[str, str], columns: dict[str, Any]
+def _without_inputs(
+    named: dict[str, str | None], by: dict[str, str], columns: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Add the columns of weights and noise variances, never inputs, to what `held_out_by` found."""
-    named = _named(sample_weight=given.weight, noise_variance=given.noise_variance)
-    return by | named, _without(columns, named)
-
-
-def _named(**given: str | None) -> dict[str, str]:
-    """Return the columns that were given."""
-    return {kind: name for kind, name in given.items() if name is not None}
-
-
-def _without(columns: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
-    """Return the options of the columns with these left out of the inputs."""
-    return columns | {"drop": [*columns["drop"], *named.values()]}
+    """Add the columns that have a name to `by`, and take them out of the inputs."""
+    found = {kind: name for kind, name in named.items() if name is not None}
+    return by | found, columns | {"drop": [*columns["drop"], *found.values()]}
 
 
 def split_names(text: str | None) -> list[str]:
@@ -141,13 +126,7 @@ def parse_fixed(texts: Sequence[str] | None) -> list[str]:
 
 
 def parse_bounds(texts: Sequence[str] | None) -> dict[str, tuple[float, float]]:
-    """Return the bounds given by `--bounds NAME=LOW:HIGH`, by name.
-
-    Raises
-    ------
-    ValueError
-        If a text has another form, or the numbers are not 0 < LOW < HIGH.
-    """
+    """Return the bounds given by `--bounds NAME=LOW:HIGH`, by name."""
     expected = "--bounds expects NAME=LOW:HIGH with 0 < LOW < HIGH, such as lengthscale=0.1:10"
     bounds: dict[str, tuple[float, float]] = {}
     for name, value in _assignments(expected, texts).items():
@@ -162,13 +141,7 @@ def parse_bounds(texts: Sequence[str] | None) -> dict[str, tuple[float, float]]:
 
 
 def parse_priors(texts: Sequence[str] | None) -> dict[str, Prior]:
-    """Return the priors given by `--priors NAME=KIND:NUMBER:NUMBER`, by name.
-
-    Raises
-    ------
-    ValueError
-        If a text has another form, names an unknown prior, or its numbers are not positive.
-    """
+    """Return the priors given by `--priors NAME=KIND:NUMBER:NUMBER`, by name."""
     expected = (
         "--priors expects NAME=lognormal:MEDIAN:SPREAD or NAME=gamma:SHAPE:RATE with positive numbers, "
         "such as noise=lognormal:0.1:1"

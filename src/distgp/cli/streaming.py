@@ -26,9 +26,9 @@ OUTPUTS = ("mean", "std", "lower", "upper")
 def training_rows(
     table: pa.Table, target: str, missing: str, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
-    """Make numbers of a table in memory, with the options of `distgp.data.encoding.learn`.
+    """Return inputs and targets of the complete rows, what the columns were, and which rows are complete.
 
-    Returns inputs and targets of the complete rows, what the columns were, and which rows are complete.
+    The options are those of `distgp.data.encoding.learn`.
     """
     columns = learn(table, target, impute=missing == "impute", **options)
     X, y = columns.matrix(table), columns.targets(table)
@@ -67,21 +67,53 @@ def fit_table(
     table = source.read(options["categorical"])
     X, y, columns, keep = training_rows(table, target, missing, **options)
     if label_column is not None:
-        model.set_params(partition=_labels(table, label_column)[keep])
+        model.set_params(**row_values(table, {"partition": label_column}, keep))
     model.fit_columns(X, y, columns, **row_values(table, held_out_by or {}, keep))
     return int((~keep).sum())
 
 
 def row_values(
-    table: pa.Table, held_out_by: Mapping[str, str], keep: np.ndarray
+    table: pa.Table, named: Mapping[str, str], keep: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Read the columns of what `fit` takes for each row, one value for each of the rows kept.
+    """Read the columns of what a model takes for each row, one value for each of the rows kept.
 
-    Times are numbers or dates, groups are text, "sample_weight" and "noise_variance" are numbers.
+    A "time" is a number or a date, "groups" and "partition" are texts, all others numbers.
     """
-    kept = table.filter(pa.array(keep))
-    readers = {"time": _times, "groups": _labels}
-    return {kind: readers.get(kind, _numbers)(kept, name) for kind, name in held_out_by.items()}
+    kept, found = table.filter(pa.array(keep)), {}
+    readers = {"time": (_times, "order"), "groups": (_labels, "divide")}
+    readers["partition"] = readers["groups"]
+    for kind, name in named.items():
+        read, use = readers.get(kind, (numbers, "count"))
+        if name not in table.schema.names:
+            raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
+        column = kept.column(name)
+        if column.null_count:
+            raise TableError(f"{column.null_count} rows have no {name!r} to {use} them by")
+        found[kind] = read(name, column)
+    return found
+
+
+def _labels(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Return the values of a column as text."""
+    del name
+    return column.to_numpy(zero_copy_only=False).astype(str)
+
+
+def _times(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Return the values of a column of numbers or dates; texts are read as dates."""
+    kind, is_ = column.type, pa.types
+    dated = (is_.is_date, is_.is_timestamp, is_.is_string, is_.is_large_string)
+    if any(holds(kind) for holds in dated):
+        try:
+            return column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
+        except pa.ArrowException as error:
+            raise TableError(
+                f"column {name!r} is {kind}, expected numbers or dates such as 2024-12-31: {error}"
+            ) from error
+    values = numbers(name, column)
+    if absent := int(np.isnan(values).sum()):
+        raise TableError(f"{absent} rows have no {name!r} to order them by")
+    return values
 
 
 def predict_table(
@@ -177,13 +209,7 @@ def score_table(
 
 
 def columns_of(model: DistributedGPRegressor) -> Columns:
-    """Return the columns that a model needs: those of its table, or of its features' names.
-
-    Raises
-    ------
-    TableError
-        If the model has several targets, or was fitted to an array whose columns have no names.
-    """
+    """Return the columns that a model needs: those of its table, or of its features' names."""
     if isinstance(model.kernel_, list):
         raise TableError(
             "the model has several targets, which tables cannot have: use it from Python"
@@ -194,45 +220,6 @@ def columns_of(model: DistributedGPRegressor) -> Columns:
             "`distgp fit`, or to a DataFrame"
         )
     return getattr(model, "table_", None) or Columns.of_numbers(model.feature_names_in_)
-
-
-def _labels(table: pa.Table, name: str) -> np.ndarray:
-    """Return the values of a column as text, one for each row."""
-    return _complete(table, name, "to divide them by").to_numpy(zero_copy_only=False).astype(str)
-
-
-def _times(table: pa.Table, name: str) -> np.ndarray:
-    """Return the values of a column of numbers or dates; texts are read as dates."""
-    column = _complete(table, name, "to order them by")
-    kind, is_ = column.type, pa.types
-    if any(
-        dated(kind) for dated in (is_.is_date, is_.is_timestamp, is_.is_string, is_.is_large_string)
-    ):
-        try:
-            return column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
-        except pa.ArrowException as error:
-            raise TableError(
-                f"column {name!r} is {kind}, expected numbers or dates such as 2024-12-31: {error}"
-            ) from error
-    values = numbers(name, column)
-    if np.isnan(values).any():
-        raise TableError(f"{int(np.isnan(values).sum())} rows have no {name!r} to order them by")
-    return values
-
-
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    """Return the values of a column of numbers."""
-    return numbers(name, _complete(table, name, "to count them by"))
-
-
-def _complete(table: pa.Table, name: str, purpose: str) -> pa.ChunkedArray:
-    """Return a column that has a value in each row."""
-    if name not in table.schema.names:
-        raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
-    column = table.column(name)
-    if column.null_count:
-        raise TableError(f"{column.null_count} rows have no {name!r} {purpose}")
-    return column
 
 
 def _pieces(

@@ -37,6 +37,7 @@ from distgp.serve.rows import arrow_rows, finite_inputs, json_rows, one_line, re
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 MOST_ROWS, MOST_BYTES = 100_000, 2**26
+CORES = os.cpu_count() or 1
 PATIENCE = 30
 """Seconds that running requests have to finish once the server is told to end."""
 OUTPUTS = ("mean", "std", "lower", "upper")
@@ -141,7 +142,7 @@ def serve(
     """
     at_once = at_once or _predictions_at_once()
     # Predictions that each had threads for all cores would spend their time waiting for each other's.
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), _cores() // at_once)))
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), CORES // at_once)))
     api = app(load(path, device), at_once=at_once, **limits)
     config = uvicorn.Config(
         api, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
@@ -153,13 +154,9 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
 def _predictions_at_once() -> int:
     """Return √cores, rounded up: short requests need not wait for a long one, which has several cores."""
-    return math.isqrt(_cores() - 1) + 1
+    return math.isqrt(CORES - 1) + 1
 
 
 def _listening(host: str, port: int) -> socket.socket:

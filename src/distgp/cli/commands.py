@@ -12,14 +12,7 @@ import typer
 import distgp
 from distgp import auto
 from distgp.cli import options as o
-from distgp.cli.terminal import (
-    print_figures,
-    print_results,
-    refuse_existing,
-    refuse_input,
-    tell,
-    tell_dropped,
-)
+from distgp.cli import terminal
 
 
 def fit(given: o.Given) -> None:
@@ -27,8 +20,8 @@ def fit(given: o.Given) -> None:
     from distgp.cli.streaming import fit_table
     from distgp.data.locate import find
 
-    refuse_existing(given.force, given.output)
-    refuse_input(given.output, *find(given.data).paths)
+    terminal.refuse_existing(given.force, given.output)
+    terminal.refuse_input(given.output, *find(given.data).paths)
     by, columns = o.columns_given(given)
     ordering = [name for name in (given.time, given.groups) if name in columns["drop"]]
     begin, model = perf_counter(), o.regressor(given)
@@ -37,8 +30,8 @@ def fit(given: o.Given) -> None:
         dropped = fit_table(
             model, given.data, given.target, given.partition_column, given.missing, by, **columns
         )
-        tell_dropped(dropped, given.json)
-        tell(
+        terminal.tell_dropped(dropped, given.json)
+        terminal.tell(
             f"{', '.join(ordering)}: says which rows are held out, and is not an input; --features can "
             "list it as one",
             bool(ordering) and not given.json,
@@ -56,15 +49,15 @@ def fit(given: o.Given) -> None:
             "bytes": engine.traffic.total() or None,
             "seconds": perf_counter() - begin,
         }
-    print_figures(report, given.json)
+    terminal.print_figures(report, given.json)
 
 
 def predict(given: o.Given) -> None:
     """Predict a table of any length in pieces: its columns, and mean, std, lower and upper."""
     from distgp.cli.streaming import predict_table
 
-    refuse_existing(given.force, given.output)
-    refuse_input(given.output, given.model)
+    terminal.refuse_existing(given.force, given.output)
+    terminal.refuse_input(given.output, given.model)
     model, begin = distgp.load(given.model), perf_counter()
     rows, dropped = predict_table(
         model,
@@ -75,10 +68,10 @@ def predict(given: o.Given) -> None:
         latent=given.latent,
         **_reading(given, model),
     )
-    tell_dropped(dropped, given.json)
+    terminal.tell_dropped(dropped, given.json)
     seconds = perf_counter() - begin
     report = {"output": str(given.output), "rows": rows, "dropped": dropped, "seconds": seconds}
-    print_figures(report, given.json)
+    terminal.print_figures(report, given.json)
 
 
 def score(given: o.Given) -> None:
@@ -87,8 +80,8 @@ def score(given: o.Given) -> None:
 
     model = distgp.load(given.model)
     figures = score_table(model, given.data, target=given.target, **_reading(given, model))
-    tell_dropped(figures["dropped"], given.json)
-    print_figures(figures, given.json)
+    terminal.tell_dropped(figures["dropped"], given.json)
+    terminal.print_figures(figures, given.json)
 
 
 def _reading(given: o.Given, model: distgp.DistributedGPRegressor) -> dict[str, Any]:
@@ -109,14 +102,14 @@ def compare(given: o.Given) -> None:
     from distgp.plotting import comparison_figure, save_figure
 
     csv, picture = (Path(f"{given.output}{suffix}") for suffix in (".csv", ".png"))
-    refuse_existing(given.force, csv, picture)
+    terminal.refuse_existing(given.force, csv, picture)
     by, columns = o.columns_given(given)
     model, source = o.regressor(given), Table.open(given.data)
     for written in (csv, picture):
-        refuse_input(written, *source.paths)
+        terminal.refuse_input(written, *source.paths)
     table = source.read(columns["categorical"])
     X, y, learnt, keep = training_rows(table, given.target, given.missing, **columns)
-    tell_dropped(int((~keep).sum()), given.json)
+    terminal.tell_dropped(int((~keep).sum()), given.json)
     if given.expert == "auto":  # all aggregators are to be compared, not ways to fit
         model.set_params(expert=auto.expert(len(X)))
     with o.open_engine(given) as engine:
@@ -136,9 +129,9 @@ def compare(given: o.Given) -> None:
     save_figure(comparison_figure(results), picture)
     if given.json:
         listed = [vars(result) for result in results]
-        print_figures({"results": listed, "left_out": others, "csv": str(csv)}, True)
+        terminal.print_figures({"results": listed, "left_out": others, "csv": str(csv)}, True)
     else:
-        print_results(results, others, kind)
+        terminal.print_results(results, others, kind)
         typer.echo(f"{csv}, {picture}")
 
 
@@ -155,9 +148,9 @@ def info(given: o.Given) -> None:
         "bytes": given.model.stat().st_size,
     }
     if given.json:
-        print_figures(figures | said.as_dict(), True)
+        terminal.print_figures(figures | said.as_dict(), True)
     else:
-        print_figures(figures, False)
+        terminal.print_figures(figures, False)
         typer.echo(f"\n{said}")
 
 
@@ -172,7 +165,9 @@ def serve(given: o.Given) -> None:
         given.host,
         given.port,
         given.device,
-        lambda url: tell(f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet),
+        lambda url: terminal.tell(
+            f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet
+        ),
         max_rows=given.max_rows,
         max_bytes=given.max_bytes,
     )

@@ -9,7 +9,6 @@ from helpers import make_data
 
 from distgp import AGGREGATORS, DistributedGPRegressor, metrics
 from distgp import compare as module
-from distgp.selection import hold_out, trials
 from distgp.compare import (
     Result,
     baselines,
@@ -21,6 +20,7 @@ from distgp.compare import (
     serving,
     write_csv,
 )
+from distgp.selection import hold_out, trials
 
 BASELINES = ["training mean", "ridge regression", "gradient boosting"]
 

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from distgp.choice import Choice, Trial
 from helpers import make_data
 from matplotlib import pyplot as plt
 
 from distgp import DistributedGPRegressor, SparseGridGP, plotting
-from distgp.choice import Choice, Trial
 from distgp.compare import Result, compare, reference
 from distgp.experts import Parameters
 from distgp.kernels import RBF, Linear, Periodic

@@ -427,6 +427,14 @@ def run(*arguments):
     return done.output
 
 
+def test_the_limits_of_the_command_are_those_of_the_server():
+    from distgp import serve
+    from distgp.cli.option_table import TABLE
+
+    defaults = {row.name: row.default for row in TABLE if row.commands == "serve"}
+    assert (defaults["max_rows"], defaults["max_bytes"]) == (serve.MOST_ROWS, serve.MOST_BYTES)
+
+
 def test_errors_of_the_command_are_one_line(folder, monkeypatch):
     (folder / "foreign").write_bytes(b"not a model")
     assert "foreign" in run(folder / "foreign")

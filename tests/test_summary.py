@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from distgp.choice import Choice, Trial
 from helpers import concrete, example, make_data
 
 import distgp
@@ -20,7 +21,6 @@ from distgp import (
     SparseGridGP,
 )
 from distgp import summary as module
-from distgp.choice import Choice, Trial
 from distgp.data.column import Column
 from distgp.data.encoding import Columns
 from distgp.kernels import Kernel

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from distgp import metrics
-from distgp.data.rows import Rows, Schema
-from distgp.selection import hold_out
-from distgp.selection import trials as choice
 from distgp.aggregation import AGGREGATORS
 from distgp.data.encoding import Columns
+from distgp.data.rows import Rows, Schema
 from distgp.files import whole
 from distgp.progress import Progress
 from distgp.regressor import DistributedGPRegressor
+from distgp.selection import hold_out
+from distgp.selection import trials as choice
 
 FULL_EXACT_ROWS = 5_000
 """Rows up to which the reference is the exact full GP; beyond, the full sparse GP."""
@@ -216,9 +216,7 @@ def on_split(
     X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:
         raise ValueError(f"the share of test rows must be between 0 and 1, got {test}")
-    train, out = hold_out(
-        len(X), validation, time=time, groups=groups, share=test, seed=seed
-    )
+    train, out = hold_out(len(X), validation, time=time, groups=groups, share=test, seed=seed)
     needed = {"last": ("time", time), "groups": ("groups", groups)}  # by the model's own choice
     name, values = needed.get(model.validation, ("", None))
     given = {} if values is None else {name: np.asarray(values)[train]}

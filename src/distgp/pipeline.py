@@ -105,9 +105,7 @@ class FileRows:
         stretches, columns = parquet.place(
             engine, self.files, n_experts, self.target, **self.columns
         )
-        names = tuple(columns.features)
-        rows = parquet.read(stretches, columns, self.missing, seed)
-        return rows, Schema(len(names), names, columns)
+        return parquet.read(stretches, columns, self.missing, seed), Schema.of(columns)
 
 
 def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, ...]]:

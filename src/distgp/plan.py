@@ -241,10 +241,10 @@ def _common(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _expert(given: Mapping[str, Any], n: int) -> Expert:
-    """The kind of expert: as given, or exact while n² is small and sparse beyond."""
+    """The kind of expert, as given or by the rule."""
     value = given["expert"]
     if is_auto(value):
-        value = "exact" if n <= EXACT_ROWS else "sparse"
+        value = expert_for(n)
     expert = EXPERTS[value].with_options(given["n_neighbors"]) if isinstance(value, str) else value
     m = given["n_inducing"]
     if is_integer(m) and m < expert.least_inducing:
@@ -252,6 +252,11 @@ def _expert(given: Mapping[str, Any], n: int) -> Expert:
             f"{expert.name} experts need inducing inputs, got n_inducing={m}: give 1 or more"
         )
     return expert
+
+
+def expert_for(n: int) -> str:
+    """The kind of expert for n rows where nothing is measured: exact while n² is small."""
+    return "exact" if n <= EXACT_ROWS else "sparse"
 
 
 def _algorithm(given: Mapping[str, Any], expert: Expert, seed: int) -> Algorithm | None:

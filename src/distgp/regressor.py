@@ -810,12 +810,9 @@ class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
             given = {name: kept(values, keep, name) for name, values in given.items()}
         X, y = self._validated(X, y, reset=first)
         if first:
-            names = self._names() if table is None else tuple(table.features)
-            schema = Schema(X.shape[1], names, table)
+            schema = Schema(X.shape[1], self._names()) if table is None else Schema.of(table)
         assert schema is not None
-        weight = numbers_of_rows("sample_weight", given["sample_weight"], len(X), least=0.0)
-        noise = numbers_of_rows("noise_variance", given["noise_variance"], len(X))
-        return Rows(X, y, schema, weight, noise, given.get("time"), given.get("groups"))
+        return Rows.of(X, y, schema, **given)
 
     def _set_features(self, schema: Schema) -> None:
         """Set the attributes by which scikit-learn checks the columns of later rows."""

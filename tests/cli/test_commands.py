@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from distgp.choice import Choice, Trial
 
 import distgp
-from distgp.choice import Choice, Trial
 from distgp.cli.commands import _about_fit
 from distgp.cli.terminal import print_figures
 
@@ -283,14 +283,16 @@ def test_rows_are_held_out_from_the_end_or_in_groups(run, folder):
 
 
 def test_the_model_is_told_which_rows_to_hold_out(run, folder, monkeypatch):
-    seen, original = {}, distgp.DistributedGPRegressor.fit_columns
+    seen, original = {}, distgp.DistributedGPRegressor.fit_rows
 
-    def fit_columns(self, X, y, columns, **given):
-        if columns.target == "level" and not seen:
-            seen.update(given, validation=self.validation, columns=X.shape[1])
-        return original(self, X, y, columns, **given)
+    def fit_rows(self, rows):
+        if rows.schema.table.target == "level" and not seen:
+            given = {name: getattr(rows, name) for name in ("time", "groups")}
+            given = {name: values for name, values in given.items() if values is not None}
+            seen.update(given, validation=self.validation, columns=rows.X.shape[1])
+        return original(self, rows)
 
-    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit_columns", fit_columns)
+    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit_rows", fit_rows)
     start = [
         "fit",
         "train.csv",

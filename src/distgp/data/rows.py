@@ -32,6 +32,12 @@ class Schema:
     names: tuple[str, ...] | None = None
     table: Columns | None = None
 
+    @staticmethod
+    def of(columns: Columns) -> Schema:
+        """The schema of the numbers that were made of the columns of a table."""
+        names = tuple(columns.features)
+        return Schema(len(names), names, columns)
+
     @property
     def columns(self) -> Columns | None:
         """The columns of the table, or those of a frame of numbers; None for arrays."""
@@ -68,6 +74,21 @@ class Rows:
     noise: np.ndarray | None = None
     time: ArrayLike | None = None
     groups: ArrayLike | None = None
+
+    @staticmethod
+    def of(
+        X: np.ndarray,
+        y: np.ndarray,
+        schema: Schema,
+        sample_weight: ArrayLike | None = None,
+        noise_variance: ArrayLike | None = None,
+        time: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Rows:
+        """Build rows from what `fit` takes for each, checked."""
+        weight = numbers_of_rows("sample_weight", sample_weight, len(X), least=0.0)
+        noise = numbers_of_rows("noise_variance", noise_variance, len(X))
+        return Rows(X, y, schema, weight, noise, time, groups)
 
     def __len__(self) -> int:
         return len(self.X)

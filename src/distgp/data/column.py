@@ -32,12 +32,7 @@ TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "empty": (types.is_null,),
     "number": (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal),
     "date": (types.is_timestamp, types.is_date),
-    "category": (
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        types.is_dictionary,
-    ),
+    "category": (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary),
 }
 """The Arrow types of each kind of column."""
 CHOICES = {
@@ -84,7 +79,8 @@ class Column:
 
         Numbers that are `labels` make a category. Dates are refused, or taken where `dates` is "expand".
         """
-        kind = "category" if labels else kind_of(type_)
+        kind = kind_of(type_)
+        kind = "category" if labels and kind != "empty" else kind
         if kind == "number":
             return Column(name, kind, boolean=types.is_boolean(type_))
         if kind == "category":
@@ -96,11 +92,8 @@ class Column:
                 f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "
                 "make days and phases of year, week and day of it with dates='expand' (--dates expand)"
             )
-        if kind == "empty":
-            raise empty_column(name)
-        raise TableError(
-            f"column {name!r} is {type_}, expected numbers, text or dates: leave it out (--drop {name})"
-        )
+        is_ = "empty" if kind == "empty" else f"{type_}, expected numbers, text or dates"
+        raise TableError(f"column {name!r} is {is_}: leave it out (--drop {name})")
 
     @property
     def features(self) -> list[str]:
@@ -137,10 +130,12 @@ class Column:
                 f"{example!r}: correct them, or take them as new ones with unknown='new' "
                 "(--unknown-categories new)"
             )
-        index = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
-        hot = (index[:, None] == np.arange(len(self.categories))).astype(np.float64)
-        if unknown == "new":
-            hot[strange.to_numpy(zero_copy_only=False)] = beyond(len(self.categories))
+        index, k = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False), len(self.categories)
+        hot = (index[:, None] == np.arange(k)).astype(np.float64)
+        if (
+            unknown == "new"
+        ):  # (t, …, t) is at distance √2 from all k unit vectors: kt² − 2t + 1 = 2
+            hot[strange.to_numpy(zero_copy_only=False)] = (1.0 + math.sqrt(1.0 + k)) / k
         hot[pc.is_null(values).to_numpy(zero_copy_only=False)] = np.nan
         return hot
 
@@ -176,16 +171,6 @@ class Column:
 def kind_of(type_: pa.DataType) -> str:
     """Tell the kind of a column of this type, "empty" and "other" included."""
     return next((kind for kind, tests in TYPES.items() if any(t(type_) for t in tests)), "other")
-
-
-def empty_column(name: str) -> TableError:
-    """Make the error for a column without any values."""
-    return TableError(f"column {name!r} is empty: leave it out (--drop {name})")
-
-
-def beyond(k: int) -> float:
-    """Return the t for which (t, …, t) lies at distance √2 from all k unit vectors: kt² − 2t + 1 = 2."""
-    return (1.0 + math.sqrt(1.0 + k)) / k
 
 
 def numbers(name: str, values: Values) -> np.ndarray:

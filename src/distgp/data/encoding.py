@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distgp.data.column import Column, check_choices, distinct, empty_column, kind_of, numbers
+from distgp.data.column import Column, check_choices, distinct, kind_of, numbers
 from distgp.data.locate import TableError
 from distgp.data.table import refuse_repeated
 
@@ -120,12 +120,11 @@ def learn(table: pa.Table, target: str | None, impute: bool = False, **options: 
     refuse_repeated(table.schema.names, "the table")
     if table.num_rows == 0:
         raise TableError("the table has columns but no rows")
-    columns = learn_columns(
-        table.schema, lambda name: distinct(table.column(name)), target, **options
+    schema = pa.schema(
+        field if values.null_count < table.num_rows else field.with_type(pa.null())
+        for field, values in zip(table.schema, table.columns, strict=True)
     )
-    for column in columns.inputs:
-        if table.column(column.name).null_count == table.num_rows:
-            raise empty_column(column.name)
+    columns = learn_columns(schema, lambda name: distinct(table.column(name)), target, **options)
     if not impute:
         return columns
     return replace(columns, fill=tuple(np.nanmean(columns.matrix(table), axis=0).tolist()))
@@ -142,20 +141,10 @@ def learn_columns(
 ) -> Columns:
     """Find out what the columns of a table are, from their types and the different texts in them.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The table's columns and their types.
-    texts_of : callable
-        Gives the different values, as text, of the column of a name; asked only for categories.
-    target : str or None
-        The column to predict; None where the table holds inputs alone.
-    features : sequence of str, optional
-        The input columns, in order; all but the target by default.
-    drop, categorical : sequence of str
-        Columns to leave out, and those whose numbers are names of categories.
-    dates : {"refuse", "expand"}
-        Whether columns of dates are refused, or made into days and phases of year, week and day.
+    `texts_of` gives the different values, as text, of the column of a name, and is asked for categories
+    alone. The target is None where the table holds inputs alone. Inputs are the `features`, in order, by
+    default all columns but the target, without those to `drop`; the numbers of `categorical` ones are names
+    of categories. Columns of `dates` are refused, or expanded into days and phases of year, week and day.
     """
     check_choices(dates=dates)
     names, dropped, labels = set(schema.names), set(drop), set(categorical)

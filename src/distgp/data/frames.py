@@ -62,17 +62,11 @@ def to_arrow(X: Frame) -> pa.Table:
 
 
 def learnt(
-    X: Frame,
-    y: ArrayLike | None,
-    *,
-    missing: str,
-    dates: str,
-    categorical: tuple[str, ...],
+    X: Frame, y: ArrayLike | None, *, missing: str, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
-    """Find out what a table's columns are, and make numbers of them.
+    """Find out what a table's columns are, with the options of `learn_columns`, and make numbers of them.
 
-    The options are those of the estimators. Returned are the inputs and targets of the rows that are kept,
-    the columns, and which rows of the table are kept.
+    Returned are the inputs and targets of the rows kept, the columns, and which rows of the table are kept.
     """
     table, y = to_arrow(X), np.asarray(y)
     if y.ndim == 0:
@@ -83,8 +77,7 @@ def learnt(
         raise ValueError(
             f"X has {table.num_rows} rows, but y has {len(y)}: give one target per row"
         )
-    impute = missing == "impute"
-    columns = learn(table, None, impute=impute, dates=dates, categorical=categorical)
+    columns = learn(table, None, impute=missing == "impute", **options)
     numbers = columns.matrix(table)
     keep = complete_rows(numbers, columns.owners, missing)
     if missing == "drop" and y.dtype.kind == "f":

@@ -80,13 +80,18 @@ def find(path: str | Path) -> Found:
         if kind == fs.FileType.File:
             return Found(system, (full,), full.rpartition("/")[0])
         if kind == fs.FileType.Directory:
-            return Found(system, _inside(system, full, path), full.rstrip("/"))
-        if re.search(r"[*?[]", full):
-            root = re.split(r"[*?[]", full)[0].rpartition("/")[0]
-            return Found(system, _matching(system, full, root, path), root)
+            paths, root = _inside(system, full), full.rstrip("/")
+            none = f"the folder {str(path)!r} holds no files that end in {', '.join(SUFFIXES)}"
+        else:
+            plain, *wild = re.split(r"[*?[]", full, maxsplit=1)
+            root = plain.rpartition("/")[0]
+            paths = _matching(system, full, root) if wild else []
+            none = f"no file matches {str(path)!r}" if wild else f"there is no file {str(path)!r}"
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"cannot list {path}: {error}") from error
-    raise TableError(f"there is no file {str(path)!r}")
+    if not paths:
+        raise TableError(none)
+    return Found(system, tuple(sorted(paths)), root)
 
 
 def kind_of(path: str | Path) -> str:
@@ -110,28 +115,16 @@ def _resolve(text: str) -> tuple[fs.FileSystem, str]:
     return system, root + address[len(folder) :]
 
 
-def _inside(system: fs.FileSystem, folder: str, path: str | Path) -> tuple[str, ...]:
+def _inside(system: fs.FileSystem, folder: str) -> list[str]:
     """List the tables in a folder; what begins with "." or "_" is temporary, or about the others."""
     inside = system.get_file_info(fs.FileSelector(folder, recursive=True))
-    found = [
-        info.path
-        for info in inside
-        if info.is_file
-        and Path(info.path).suffix.lower() in SUFFIXES
-        and not re.search(r"/[._]", info.path[len(folder.rstrip("/")) :])
-    ]
-    if not found:
-        known = ", ".join(SUFFIXES)
-        raise TableError(f"the folder {str(path)!r} holds no files that end in {known}")
-    return tuple(sorted(found))
+    tables = [i.path for i in inside if i.is_file and Path(i.path).suffix.lower() in SUFFIXES]
+    return [path for path in tables if not re.search(r"/[._]", path[len(folder.rstrip("/")) :])]
 
 
-def _matching(system: fs.FileSystem, pattern: str, root: str, path: str | Path) -> tuple[str, ...]:
+def _matching(system: fs.FileSystem, pattern: str, root: str) -> list[str]:
     """List the files that match a glob; as in a shell, wildcards match no leading dots."""
     names = [str(name) for name in ArrowFSWrapper(system).glob(pattern)]
     if "/." not in pattern[len(root) :]:
         names = [name for name in names if "/." not in name[len(root) :]]
-    found = [info.path for info in system.get_file_info(names) if info.is_file]
-    if not found:
-        raise TableError(f"no file matches {str(path)!r}")
-    return tuple(sorted(found))
+    return [info.path for info in system.get_file_info(names) if info.is_file]

@@ -146,7 +146,8 @@ class Neighbors(Search):
                 asked = int(2.2 * k) + 8
             while len(which):
                 asked = min(asked, int(length))
-                found = _query(tree, points[which], asked)
+                ranks, threads = np.arange(1, asked + 1), torch.get_num_threads()
+                found = tree.query(points[which], ranks, workers=threads)
                 done, best, at = _first_allowed(*found, limits[which], k, asked == length)
                 distance[which[done], : best.shape[1]] = best[done]
                 index[which[done], : at.shape[1]] = at[done]
@@ -191,12 +192,6 @@ class CorrelationNeighbors(Search):
             return value, index
 
         return self._by_blocks(search, queries, before, k)
-
-
-def _query(tree: KDTree, points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find distances and rows, (N, k) each, with as many threads as PyTorch uses."""
-    distance, index = tree.query(points, k, workers=torch.get_num_threads())
-    return np.reshape(distance, (len(points), k)), np.reshape(index, (len(points), k))
 
 
 def _first_allowed(

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
-from pyarrow import dataset, fs
+from pyarrow import fs, parquet
 from torch import Tensor
 
 from distgp.data.column import check_choices, distinct
@@ -38,16 +38,14 @@ Mark: TypeAlias = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one file: `start` to `stop`, counted from the first of these row groups.
+    """Consecutive rows of one file, by their numbers in it.
 
-    `offset` is the number of the first row in the whole data set, `keys` are the columns that the names of
-    folders give, and `mark` tells the file as it was when the rows were divided.
+    `offset` is the number of the file's first row in the whole data set, `keys` are the columns that the
+    names of folders give, and `mark` tells the file as it was when the rows were divided.
     """
 
     path: str
-    groups: range
-    start: int
-    stop: int
+    rows: range
     offset: int
     keys: Keys
     mark: Mark
@@ -68,10 +66,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """The files of a data set, with the number of rows of each of their row groups."""
+    """The files of a data set, with the number of rows and the mark of each."""
 
     table: Table
-    groups: tuple[tuple[int, ...], ...]
+    lengths: tuple[int, ...]
     marks: tuple[Mark, ...]
 
     @staticmethod
@@ -85,18 +83,16 @@ class ParquetRows:
             raise TableError(
                 f"workers read Parquet by themselves, {path} is {table.kind}: convert it"
             )
-        make = dataset.ParquetFileFormat().make_fragment
-        files = [make(name, table.system).row_groups for name in table.paths]
-        groups = tuple(tuple(group.num_rows for group in file) for file in files)
-        if not sum(map(sum, groups)):
+        footers = (parquet.read_metadata(name, filesystem=table.system) for name in table.paths)
+        lengths = tuple(footer.num_rows for footer in footers)
+        if not sum(lengths):
             raise TableError(f"{path} holds no rows")
-        marks = tuple(mark_of(table.system, name) for name in table.paths)
-        return ParquetRows(table, groups, marks)
+        return ParquetRows(table, lengths, tuple(mark_of(table.system, p) for p in table.paths))
 
     @property
     def n(self) -> int:
         """The number of all rows."""
-        return sum(map(sum, self.groups))
+        return sum(self.lengths)
 
     def stretches(self, n_experts: int, workers: int) -> list[Stretch]:
         """Divide the rows over workers, in proportion to the experts of each."""
@@ -110,15 +106,11 @@ class ParquetRows:
     def _between(self, low: int, high: int) -> Iterator[Piece]:
         """Find the rows low … high − 1 of the data set in the files."""
         offset = 0
-        files = zip(self.table.paths, self.groups, self.table.keys, self.marks, strict=True)
-        for path, groups, keys, mark in files:
-            edges = list(accumulate(groups, initial=0))
-            start, stop = max(low - offset, 0), min(high - offset, edges[-1])
-            if start < stop:
-                inside = range(bisect_right(edges, start) - 1, bisect_left(edges, stop))
-                begin = edges[inside.start]
-                yield Piece(path, inside, start - begin, stop - begin, offset + start, keys, mark)
-            offset += edges[-1]
+        files = zip(self.table.paths, self.lengths, self.table.keys, self.marks, strict=True)
+        for path, length, keys, mark in files:
+            if rows := range(max(low - offset, 0), min(high - offset, length)):
+                yield Piece(path, rows, offset, keys, mark)
+            offset += length
 
 
 def mark_of(system: fs.FileSystem, path: str) -> Mark:
@@ -192,7 +184,6 @@ def standardise(placement: Placement[Shard], scaling: Scaling, like: Tensor) -> 
 def _batches(stretch: Stretch, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Read these columns in batches, each with the number of its first row in the data set."""
     for piece in stretch.pieces:
-        position = 0
         if mark_of(stretch.system, piece.path) != piece.mark:
             raise TableError(
                 f"{piece.path} was changed after the fit began, so its rows cannot be read again as they "
@@ -202,13 +193,22 @@ def _batches(stretch: Stretch, names: Sequence[str]) -> Iterator[tuple[int, pa.R
             file = parquet_file(source)
             stored = [name for name in names if name not in piece.keys]
             stored = stored or file.schema_arrow.names[:1]  # for the number of rows
-            for batch in file.iter_batches(BATCH_ROWS, list(piece.groups), columns=stored):
-                start = max(piece.start - position, 0)
-                stop = min(piece.stop - position, batch.num_rows)
+            groups, position = _groups(file.metadata, piece.rows)
+            for batch in file.iter_batches(BATCH_ROWS, groups, columns=stored):
+                start = max(piece.rows.start - position, 0)
+                stop = min(piece.rows.stop - position, batch.num_rows)
                 if start < stop:
-                    number = piece.offset + position + start - piece.start
-                    yield number, with_keys(batch.slice(start, stop - start), piece.keys)
+                    here = with_keys(batch.slice(start, stop - start), piece.keys)
+                    yield piece.offset + position + start, here
                 position += batch.num_rows
+
+
+def _groups(footer: parquet.FileMetaData, rows: range) -> tuple[list[int], int]:
+    """List the row groups of a file that hold these rows, and tell the number of their first row."""
+    lengths = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+    edges = list(accumulate(lengths, initial=0))
+    inside = range(bisect_right(edges, rows.start) - 1, bisect_left(edges, rows.stop))
+    return list(inside), edges[inside.start]
 
 
 def _distinct(stretch: Stretch, name: str) -> set[str]:
@@ -219,7 +219,7 @@ def _distinct(stretch: Stretch, name: str) -> set[str]:
 def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> Shard:
     """Read a worker's rows into arrays that hold them once, and deal them out to its experts."""
     names = list(dict.fromkeys([*(column.name for column in columns.inputs), columns.target]))
-    most = sum(piece.stop - piece.start for piece in stretch.pieces)
+    most = sum(len(piece.rows) for piece in stretch.pieces)
     X, y = np.empty((most, len(columns.features))), np.empty(most)
     numbers, n, M = np.empty(most, dtype=np.int64), 0, len(stretch.experts)
     for number, batch in _batches(stretch, names):

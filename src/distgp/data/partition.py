@@ -9,13 +9,12 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from torch import Tensor
 
 from distgp.data.shard import Shard
 
@@ -175,10 +174,8 @@ def split(data: Shard, labels: np.ndarray) -> list[Shard]:
         Shard i holds the rows labelled i, in their order.
     """
     order, starts = _by_label(data, labels)
-    return [
-        data.take(torch.as_tensor(part, device=data.X.device))
-        for part in np.split(order, starts[1:])
-    ]
+    parts = torch.as_tensor(order, device=data.X.device).tensor_split(starts[1:].tolist())
+    return [data.take(part) for part in parts]
 
 
 def batch_of(data: Shard, labels: np.ndarray) -> Shard:
@@ -194,22 +191,13 @@ def batch_of(data: Shard, labels: np.ndarray) -> Shard:
     batch = data.take(torch.as_tensor(order[index], device=data.X.device))
     if inside.all():
         return batch
-    real = torch.as_tensor(inside, device=data.X.device)
-
-    def padded(values: Tensor | None, fill: float) -> Any:
-        if values is None:
-            return None
-        wide = real if values.ndim == real.ndim else real[..., None]
-        return torch.where(wide, values, torch.full_like(values[:1, :1], fill))
-
-    return replace(
-        batch,
-        y=padded(batch.y, 0.0),
-        rows=padded(batch.rows, -1),
-        mask=real,
-        weight=padded(batch.weight, 1.0),
-        noise=padded(batch.noise, 1.0),
-    )
+    mask = torch.as_tensor(inside, device=data.X.device)
+    changes = {"mask": mask}
+    for name, fill in {"y": 0.0, "rows": -1, "weight": 1.0, "noise": 1.0}.items():
+        if (values := getattr(batch, name)) is not None:
+            padding = ~(mask if values.ndim == mask.ndim else mask[..., None])
+            changes[name] = values.masked_fill(padding, fill)
+    return replace(batch, **changes)
 
 
 def _by_label(data: Shard, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -280,13 +268,13 @@ def _nearest(
     targets = centres[available]
     norms = np.square(targets).sum(-1)
     step = max(1, BLOCK // len(available))
-    which, regret = [], []
-    for start in range(0, len(X), step):
-        square = norms - 2.0 * X[start : start + step] @ targets.T  # less ‖x‖², the same for all
-        which.append(available[square.argmin(-1)])
+    which, regret = np.empty(len(X), dtype=np.int64), np.empty(len(X))
+    for part in (slice(start, start + step) for start in range(0, len(X), step)):
+        square = norms - 2.0 * X[part] @ targets.T  # less ‖x‖², the same for all
+        which[part] = available[square.argmin(-1)]
         two = np.partition(square, min(1, len(available) - 1), axis=-1)[:, :2]
-        regret.append(two[:, -1] - two[:, 0])
-    return np.concatenate(which), np.concatenate(regret)
+        regret[part] = two[:, -1] - two[:, 0]
+    return which, regret
 
 
 def kmeans_centres(X: np.ndarray, k: int, seed: int) -> np.ndarray:

@@ -44,20 +44,10 @@ class Scaling:
         weight: np.ndarray | None = None,
         blocks: Sequence[Sequence[int]] = (),
     ) -> Scaling:
-        """Measure inputs X (n, d) and one target y (n,).
+        """Measure inputs X (n, d) and one target y (n,); return the identity unless `normalize` is set.
 
-        Parameters
-        ----------
-        X, y : ndarray
-            The rows.
-        normalize : bool
-            Whether to standardise at all; otherwise the identity is returned.
-        linear : bool, default=False
-            Whether to take out a linear trend, by least squares.
-        weight : ndarray of shape (n,), optional
-            How many copies each row counts as.
-        blocks : sequence of sequences of int
-            Columns that get one scale: see `common_scale`.
+        With `linear`, a linear trend is taken out by least squares. Each row counts as `weight` copies, and
+        the columns of each of the `blocks` get one scale: see `common_scale`.
         """
         if not normalize:
             return Scaling.identity(X.shape[1])

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute
 from pyarrow import csv, fs, parquet
+from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string
 
 from distgp.data.locate import Keys, TableError, find, kind_of
 from distgp.files import whole
@@ -60,7 +61,7 @@ class Table:
         schemas = []
         for name, own in zip(paths, keys, strict=True):
             with _reader(system, name, kinds[0], {}) as (schema, _):
-                schemas.append(_with_key_fields(_decoded(schema), own, name))
+                schemas.append(_decoded(schema, own, name))
         return Table(system, paths, kinds[0], _unified(schemas, paths), keys)
 
     @property
@@ -93,7 +94,7 @@ class Table:
         known: dict[str, pa.DataType] = {}
         for field in self.schema:  # a CSV column that begins without values may go on with any
             unused = types is not None and field.name not in types
-            text = unused or pa.types.is_null(field.type)
+            text = unused or is_null(field.type)
             known[field.name] = pa.string() if text else field.type
         known |= {name: kind for name, kind in (types or {}).items() if kind is not None}
         for path, keys in zip(self.paths, self.keys, strict=True):
@@ -196,32 +197,21 @@ def _unified(schemas: Sequence[pa.Schema], paths: Sequence[str]) -> pa.Schema:
     return schema
 
 
-def _with_key_fields(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
-    """Add the columns that the names of a file's folders give to its schema."""
-    for name, value in keys.items():
+def _decoded(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
+    """Replace dictionaries, which differ between files, by their values' type; add the columns of keys."""
+    for name in keys:
         if name in schema.names:
             raise TableError(
                 f"{path} has a column {name!r}, and its folder's name gives another: rename the folder"
             )
-        schema = schema.append(pa.field(name, value.type))
-    return schema
-
-
-def _decoded(schema: pa.Schema) -> pa.Schema:
-    """Replace dictionaries, which differ between files and batches, by their values' type."""
-    return pa.schema(
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in schema
-    )
+    fields = [f.with_type(f.type.value_type) if is_dictionary(f.type) else f for f in schema]
+    return pa.schema([*fields, *(pa.field(name, value.type) for name, value in keys.items())])
 
 
 def _empty_is_missing(rows: AnyRows) -> AnyRows:
     """Take empty texts of a CSV file as missing values; every other text, "NA" too, is one."""
     columns = [
-        pc.if_else(pc.equal(values, ""), None, values)
-        if pa.types.is_string(values.type)
-        else values
-        for values in rows.columns
+        pc.if_else(pc.equal(v, ""), None, v) if is_string(v.type) else v for v in rows.columns
     ]
     return type(rows).from_arrays(columns, schema=rows.schema)
 
@@ -229,7 +219,7 @@ def _empty_is_missing(rows: AnyRows) -> AnyRows:
 def _refuse_bytes(schema: pa.Schema, path: str) -> None:
     """Refuse a CSV file whose texts are not UTF-8: pyarrow calls such columns binary."""
     for field in schema:
-        if pa.types.is_binary(field.type):
+        if is_binary(field.type):
             raise TableError(
                 f"{path} is not written in UTF-8: see column {field.name!r}. Convert it, for example by "
                 "iconv -f latin1 -t utf8"
@@ -239,7 +229,7 @@ def _refuse_bytes(schema: pa.Schema, path: str) -> None:
 def _refuse_nested(schema: pa.Schema) -> None:
     """Refuse columns of lists and the like in a CSV file."""
     for field in schema:
-        if pa.types.is_nested(field.type):
+        if is_nested(field.type):
             raise TableError(
                 f"column {field.name!r} is {field.type}, which CSV cannot hold: write Parquet, or "
                 "leave it out of the data"

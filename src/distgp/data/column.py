@@ -20,8 +20,8 @@ from pyarrow import types
 from distgp.data.locate import TableError
 
 DAY = 86_400.0
-WEEK_START = 4.0  # 1970-01-01 was a Thursday; Mondays are day 4 of the epoch
-YEAR = 365.2425
+CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
+"""A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
 MOST_CATEGORIES = 100
 _LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
@@ -29,10 +29,10 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool
 Values: TypeAlias = "pa.Array | pa.ChunkedArray"
 Kind = Literal["number", "category", "date"]
 TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "empty": (types.is_null,),
     "number": (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal),
     "date": (types.is_timestamp, types.is_date),
     "category": (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary),
+    "empty": (types.is_null,),
 }
 """The Arrow types of each kind of column."""
 CHOICES = {
@@ -101,10 +101,14 @@ class Column:
         if self.kind == "category":
             return [f"{self.name}={category}" for category in self.categories]
         if self.kind == "date":
-            cycles = ["year", "week", *(["day"] if self.time_of_day else [])]
-            waves = [f"{self.name}.{cycle}_{wave}" for cycle in cycles for wave in ("sin", "cos")]
-            return [f"{self.name}.days", *waves]
+            waves = [f"{cycle}_{wave}" for cycle in self._cycles for wave in ("sin", "cos")]
+            return [f"{self.name}.{part}" for part in ("days", *waves)]
         return [self.name]
+
+    @property
+    def _cycles(self) -> list[str]:
+        """The cycles of a date: without a time of day, all but the last."""
+        return [*CYCLES] if self.time_of_day else [*CYCLES][:-1]
 
     def encode(self, values: Values, unknown: str) -> np.ndarray:
         """Turn values into numbers, (rows, features), with NaN where a value is missing.
@@ -144,7 +148,7 @@ class Column:
         stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
         days = micros / 1e6 / DAY
-        phases = [days / YEAR, (days - WEEK_START) / 7.0, *([days] if self.time_of_day else [])]
+        phases = [(days - CYCLES[cycle][0]) / CYCLES[cycle][1] for cycle in self._cycles]
         angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
         waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
         return np.stack([days, *waves], axis=1)

@@ -71,12 +71,11 @@ class Columns:
     @property
     def groups(self) -> tuple[int, ...]:
         """The number of the lengthscale that each feature has: those of a text column share one."""
-        found: list[int] = []
-        for column in self.inputs:
-            size, start = len(column.features), (found[-1] + 1 if found else 0)
-            one = column.kind == "category"
-            found += [start] * size if one else range(start, start + size)
-        return tuple(found)
+        shared = {column.name for column in self.inputs if column.kind == "category"}
+        pairs = zip(self.owners, self.features, strict=True)
+        keys = [(name, "" if name in shared else feature) for name, feature in pairs]
+        number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        return tuple(number[key] for key in keys)
 
     def types(self, target: bool = False) -> dict[str, pa.DataType | None]:
         """Tell what the inputs in a CSV file are to be read as, and the target if asked.
@@ -120,10 +119,9 @@ def learn(table: pa.Table, target: str | None, impute: bool = False, **options: 
     refuse_repeated(table.schema.names, "the table")
     if table.num_rows == 0:
         raise TableError("the table has columns but no rows")
-    schema = pa.schema(
-        field if values.null_count < table.num_rows else field.with_type(pa.null())
-        for field, values in zip(table.schema, table.columns, strict=True)
-    )
+    n, inputs = table.num_rows, [name for name in table.schema.names if name != target]
+    empty = {name for name in inputs if table.column(name).null_count == n}
+    schema = pa.schema(f.with_type(pa.null()) if f.name in empty else f for f in table.schema)
     columns = learn_columns(schema, lambda name: distinct(table.column(name)), target, **options)
     if not impute:
         return columns

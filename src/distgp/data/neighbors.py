@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -154,7 +155,7 @@ class Neighbors(Search):
                 which, asked = which[~done], 2 * asked
         return torch.from_numpy(np.square(distance)), torch.from_numpy(index)
 
-    def _tree(self, length: int) -> KDTree:
+    def _tree(self, length: int) -> Any:
         """Return the tree of the first rows, built when it is first asked for."""
         if length not in self._trees:
             rows = self.coordinates[:length].cpu().numpy()

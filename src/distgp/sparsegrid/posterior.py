@@ -28,20 +28,13 @@ from distgp.sparsegrid.grids import Combination
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """What OptiCom's coefficients solve: Gc = b, with ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H.
+    """The equations Gc = b of OptiCom's coefficients c, with ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H.
 
+    G_lk = ⟨f_l, f_k⟩, or f_l(X)ᵀf_k(X) of rows alone before `penalised`; b_l = ⟨f*, f_l⟩ = yᵀf_l(X); and
+    yy = yᵀy, so that ‖y − Σc_l f_l(X)‖² + σ²‖Σc_l f_l‖²_H = yy − 2cᵀb + cᵀGc, the risk that c minimises.
     Grid l's mean f_l is the projection of the full GP's mean f* onto the grid's functions, so that
     yᵀf_l(X) = ⟨f*, f_l⟩ = ‖f_l‖² = G_ll: the paper's right-hand side and the normal equations' own
     are the same.
-
-    Parameters
-    ----------
-    G : Tensor of shape (b, b)
-        G_lk = ⟨f_l, f_k⟩; of rows alone, before `penalised`, f_l(X)ᵀf_k(X).
-    b : Tensor of shape (b,)
-        b_l = ⟨f*, f_l⟩ = yᵀf_l(X).
-    yy : Tensor
-        yᵀy.
     """
 
     travels_as: ClassVar[str] = "sums"
@@ -53,13 +46,9 @@ class NormalEquations:
         return NormalEquations(self.G + other.G, self.b + other.b, self.yy + other.yy)
 
     def penalised(self, penalty: Tensor) -> NormalEquations:
-        """The equations with σ²⟨f_l, f_k⟩_H, (b, b), added to G."""
+        """Return the equations with σ²⟨f_l, f_k⟩_H, (b, b), added to G."""
         G = self.G + penalty
         return NormalEquations(0.5 * (G + G.mT), self.b, self.yy)
-
-    def risk(self, c: Tensor) -> Tensor:
-        """Compute R(Σc_l f_l) = ‖y − Σc_l f_l(X)‖² + σ²‖Σc_l f_l‖²_H of coefficients c, (b,)."""
-        return self.yy - 2.0 * c @ self.b + c @ self.G @ c
 
     def opticom(self) -> Tensor:
         """Find the coefficients of least risk, (b,): algorithm 1."""
@@ -70,26 +59,10 @@ class NormalEquations:
 
 @dataclass(frozen=True, eq=False)
 class GridPosterior:
-    """f given all rows: the mean combines the grids with c, the variance with the CT coefficients.
+    """f given n rows: the mean combines the grids with c (b,), the variance with the CT coefficients.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        Kernel and noise, in float64.
-    basis : Basis
-        The sparse grid and its functions.
-    factors : tuple of Tensor
-        L_B of each grid's sparse GP.
-    W : Tensor of shape (m, b)
-        The grids' means in the basis.
-    c : Tensor of shape (b,)
-        The coefficients of the combination.
-    equations : NormalEquations or None
-        What c solves where it is OptiCom's.
-    bounds : Tensor of shape (b,)
-        Each grid's lower bound of log p(y).
-    n : Tensor
-        The number of rows.
+    Its `factors` are L_B of each grid's sparse GP, W (m, b) the grids' means in the basis, `bounds` (b,)
+    each grid's lower bound of log p(y), and `equations` those that c solves where it is OptiCom's.
     """
 
     parameters: Parameters
@@ -172,22 +145,7 @@ class GridPosterior:
 
 
 def grid_sums(shards: Placement[Shard], basis: Basis, noise: Tensor) -> list[SparseSums]:
-    """Add up what each grid's sparse GP needs of the rows: the first pass.
-
-    Parameters
-    ----------
-    shards : Placement of Shard
-        The rows.
-    basis : Basis
-        The sparse grid and its functions.
-    noise : Tensor
-        The noise variance σ².
-
-    Returns
-    -------
-    list of SparseSums
-        One per grid.
-    """
+    """Add up what each grid's sparse GP needs of the rows: the first pass."""
     parts = shards.map(_worker_sums, basis, noise)
     return [reduce(add, own) for own in zip(*parts, strict=True)]
 

@@ -21,10 +21,10 @@ import importlib
 import itertools
 import platform
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from operator import mul
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,8 +45,10 @@ _WIDTH = 8
 """Bytes of a number."""
 _Part: TypeAlias = tuple[int, int]
 """The first column of a piece of a matrix, and the one after its last."""
-_Share: TypeAlias = Callable[[Callable[[_Part], None], list[_Part]], None]
+_Share: TypeAlias = Callable[[Callable[[_Part], None], list[_Part]], object]
 """Calls a function on pieces of a matrix, all at the same time or one after the other."""
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def _int(number: int) -> object:
@@ -165,18 +167,12 @@ def factorise_(A: Tensor) -> Tensor:
     is not positive.
     """
     assert A.is_contiguous()
-    n, matrices = A.shape[-1], _matrices(A)
-    info = torch.zeros(A.shape[:-2], dtype=torch.int32)
-    flags = info.view(-1)
-
-    def one(i: int, share: _Share) -> None:
-        flags[i] = _factorise(matrices[i], n, share)
-
-    _spread(one, len(matrices), n**3 / 3, n >= DIVIDED)
-    return info
+    n = A.shape[-1]
+    info = _spread(partial(_factorise, n), _matrices(A), n**3 / 3, n >= DIVIDED)
+    return torch.tensor(info, dtype=torch.int32).reshape(A.shape[:-2])
 
 
-def _factorise(A: _Matrix, n: int, share: _Share) -> int:
+def _factorise(n: int, A: _Matrix, share: _Share) -> int:
     """Block after block: factorise it, solve for the rows right of it, and take them off the rest."""
     if n < DIVIDED:
         return _factor(n, A)
@@ -205,13 +201,11 @@ def _factorise(A: _Matrix, n: int, share: _Share) -> int:
 def invert_(L: Tensor) -> None:
     """Put the lower triangle of (L Lᵀ)⁻¹ in place of the lower factor L; what is above it is lost."""
     assert L.is_contiguous()
-    n, matrices = L.shape[-1], _matrices(L)
-    _spread(
-        lambda i, share: _invert(matrices[i], n, share), len(matrices), n**3 / 1.5, n >= DIVIDED
-    )
+    n = L.shape[-1]
+    _spread(partial(_invert, n), _matrices(L), n**3 / 1.5, n >= DIVIDED)
 
 
-def _invert(U: _Matrix, n: int, share: _Share) -> None:
+def _invert(n: int, U: _Matrix, share: _Share) -> None:
     """UᵀX = I, a block of columns after the other, then XᵀX in place of U.
 
     X is lower, so that its blocks below the diagonal have room beside U; those on the diagonal have a
@@ -252,13 +246,14 @@ def _invert(U: _Matrix, n: int, share: _Share) -> None:
 def subtract_gram_(S: Tensor, V: Tensor) -> None:
     """Take VVᵀ, V (*batch, k, m), off the lower triangle of S (*batch, k, k), both contiguous."""
     assert S.is_contiguous() and V.is_contiguous() and S.shape[:-1] == V.shape[:-1]
-    (k, m), pairs = V.shape[-2:], list(zip(_matrices(V), _matrices(S), strict=True))
+    k, m = V.shape[-2:]
 
-    def one(i: int, share: _Share) -> None:
+    def one(pair: tuple[_Matrix, _Matrix], share: _Share) -> None:
         del share
-        _square(k, m, _MINUS, pairs[i][0], _ONE, pairs[i][1])
+        _square(k, m, _MINUS, pair[0], _ONE, pair[1])
 
-    _spread(one, len(pairs), k * k * m, divided=False)
+    pairs = list(zip(_matrices(V), _matrices(S), strict=True))
+    _spread(one, pairs, k * k * m, divided=False)
 
 
 def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
@@ -273,19 +268,23 @@ def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
     # In rows B is to LAPACK its transpose, and BᵀU⁻¹ = (L⁻¹B)ᵀ.
     side, turned = (_RIGHT, transposed) if by_rows else (_LEFT, not transposed)
     turn = _TURN if turned else _PLAIN
-    factors = _matrices(L.expand(*B.shape[:-2], n, n))
-    sides = _matrices(B if by_rows else B.mT)
+    parts = _cut(0, k, max(FEWEST_COLUMNS, -(-k // (2 * torch.get_num_threads()))))
 
-    def one(i: int, share: _Share) -> None:
+    def one(pair: tuple[_Matrix, _Matrix], share: _Share) -> None:
+        U, right = pair
+
         def some(part: _Part) -> None:
             first, size = part[0], part[1] - part[0]
-            mine = sides[i].at(first, 0) if by_rows else sides[i].at(0, first)
-            sizes = (size, n) if by_rows else (n, size)
-            _solve(side, turn, *sizes, factors[i], mine)
+            if by_rows:
+                _solve(side, turn, size, n, U, right.at(first, 0))
+            else:
+                _solve(side, turn, n, size, U, right.at(0, first))
 
-        share(some, _cut(0, k, max(FEWEST_COLUMNS, -(-k // (2 * torch.get_num_threads())))))
+        share(some, parts)
 
-    _spread(one, len(sides), n * n * k, n * n * k >= FEWEST_FLOPS)
+    factors, sides = _matrices(L.expand(*B.shape[:-2], n, n)), _matrices(B if by_rows else B.mT)
+    pairs = list(zip(factors, sides, strict=True))
+    _spread(one, pairs, n * n * k, n * n * k >= FEWEST_FLOPS)
 
 
 def _cut(start: int, stop: int, size: int) -> list[_Part]:
@@ -298,15 +297,15 @@ def _in_turn(work: Callable[[_Part], None], parts: list[_Part]) -> None:
         work(part)
 
 
-def _spread(one: Callable[[int, _Share], None], count: int, flops: float, divided: bool) -> None:
+def _spread(
+    one: Callable[[_Item, _Share], _Result], items: list[_Item], flops: float, divided: bool
+) -> list[_Result]:
     """Let every thread work on matrices of its own, or all together on pieces of large ones."""
-    threads = torch.get_num_threads()
+    threads, share = torch.get_num_threads(), _in_turn
     with blas_threads(1):
-        if threads == 1 or flops * count < FEWEST_FLOPS or (count == 1 and not divided):
-            for i in range(count):
-                one(i, _in_turn)
-        elif count < 2 * threads and divided:
-            for i in range(count):
-                one(i, at_once)
-        else:
-            at_once(lambda i: one(i, _in_turn), range(count))
+        if threads > 1 and flops * len(items) >= FEWEST_FLOPS:
+            if divided and len(items) < 2 * threads:
+                share = at_once
+            elif len(items) > 1:
+                return at_once(lambda item: one(item, _in_turn), items)
+        return [one(item, share) for item in items]

@@ -152,12 +152,10 @@ def grid_sums(shards: Placement[Shard], basis: Basis, noise: Tensor) -> list[Spa
 
 def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
     """The sums over a worker's rows, in chunks and in place: with V = σA, ΣVVᵀ, ΣVy, Σy², Σk(x, x)."""
-    rows = shard.flatten()
-    sizes = [len(which) for which in basis.grid.members]
+    rows, sizes = shard.flatten(), [len(which) for which in basis.grid.members]
     VV, Vy = [noise.new_zeros(m, m) for m in sizes], [noise.new_zeros(m) for m in sizes]
     yy, prior = noise.new_zeros(()), noise.new_zeros(())
-    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
-        u, y = _at_rows(basis, chunk)
+    for chunk, u, y in _in_parts(rows, basis):
         for which, total in enumerate(VV):
             V = basis.whitened(u, which)
             total.addmm_(V, V.mT)
@@ -174,10 +172,9 @@ def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
 
 def _mean_products(shard: Shard, basis: Basis, W: Tensor) -> NormalEquations:
     """The products of the grids' means F = WᵀU on a worker's rows, FFᵀ and Fy: the second pass."""
-    rows, b = shard.flatten(), W.shape[1]
+    b = W.shape[1]
     FF, Fy, yy = W.new_zeros(b, b), W.new_zeros(b), W.new_zeros(())
-    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
-        u, y = _at_rows(basis, chunk)
+    for _, u, y in _in_parts(shard.flatten(), basis):
         F = W.mT @ u
         FF.addmm_(F, F.mT)
         Fy.addmv_(F, y)
@@ -185,9 +182,10 @@ def _mean_products(shard: Shard, basis: Basis, W: Tensor) -> NormalEquations:
     return NormalEquations(FF, Fy, yy)
 
 
-def _at_rows(basis: Basis, chunk: Shard) -> tuple[Tensor, Tensor]:
-    """u and y at the rows of a chunk, in float64; 0 in padding."""
-    u, y = basis.at(chunk.X.to(torch.float64)), chunk.y.to(torch.float64)
-    if chunk.mask is None:
-        return u, y
-    return u * chunk.mask, y * chunk.mask
+def _in_parts(rows: Shard, basis: Basis) -> Iterator[tuple[Shard, Tensor, Tensor]]:
+    """Chunks of a worker's rows, with u and y at them, in float64; 0 in padding."""
+    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
+        u, y = basis.at(chunk.X.to(torch.float64)), chunk.y.to(torch.float64)
+        if chunk.mask is not None:
+            u, y = u * chunk.mask, y * chunk.mask
+        yield chunk, u, y

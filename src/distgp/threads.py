@@ -18,22 +18,13 @@ SPINS = "1000"
 300,000 times: beside other busy processes, threads that have a core then keep those that have work from
 getting one, and a fit takes several times as long. `benchmarks/contention.py` measures it."""
 
-
-@contextmanager
-def _patient() -> Iterator[None]:
-    """Have the OpenMP that is loaded inside wait as above, unless the user has said how it should."""
-    if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        yield
-        return
+if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+    import torch  # loaded already, or the user has said how its threads should wait
+else:
     os.environ["GOMP_SPINCOUNT"] = SPINS  # read once, when the library is loaded
-    try:
-        yield
-    finally:
-        del os.environ["GOMP_SPINCOUNT"]
-
-
-with _patient():
     import torch
+
+    del os.environ["GOMP_SPINCOUNT"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

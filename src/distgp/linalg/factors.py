@@ -43,7 +43,7 @@ def cholesky(
     if products.serves(A):
         return _with_least_jitter(A, *products.factorised(A), name)
     if torch.is_grad_enabled() and A.requires_grad:
-        return Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
+        return _Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
     if not lapack.serves(A, rows=A.shape[-1]):
         L, info = torch.linalg.cholesky_ex(A)
         return _with_least_jitter(A, L, info, name)
@@ -57,7 +57,7 @@ def cholesky(
     return _with_least_jitter(A, L.tril_(), info, name)
 
 
-class Cholesky(torch.autograd.Function):
+class _Cholesky(torch.autograd.Function):
     """The factor L of A, with the derivative by two solves with L.
 
     With the incoming gradient G and Φ(M) the lower triangle of M, its diagonal halved, it is the
@@ -66,7 +66,6 @@ class Cholesky(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, A: Tensor, name: str) -> Tensor:
-        """Factorise."""
         L = cholesky(A, name)
         ctx.save_for_backward(L)
         return L
@@ -76,7 +75,6 @@ class Cholesky(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: BackwardCFunction, G: Tensor
     ) -> tuple[Tensor, None]:
-        """Compute the derivative by the formula above."""
         (L,) = ctx.saved_tensors
         inner = (L.mT @ G).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
@@ -87,7 +85,7 @@ class Cholesky(torch.autograd.Function):
 
 def _succeeded(L: Tensor, info: Tensor) -> bool:
     """Whether all factors of a batch are finite, and all pivots were positive."""
-    pivots = L.detach().diagonal(dim1=-2, dim2=-1)
+    pivots = L.diagonal(dim1=-2, dim2=-1)
     return not bool(info.any()) and bool(torch.isfinite(pivots).all())
 
 
@@ -95,25 +93,14 @@ def _with_least_jitter(A: Tensor, L: Tensor, info: Tensor, name: str) -> Tensor:
     """L where the factorisation of A succeeded, else the factor of A with the jitter that it needs."""
     if _succeeded(L, info):
         return L
-    with torch.no_grad():
-        jitter = _smallest_jitter(A, info, name)
-    return torch.linalg.cholesky_ex(_with_jitter(A, jitter)).L
-
-
-def _with_jitter(A: Tensor, jitter: Tensor) -> Tensor:
-    scale = A.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
-    return add_diagonal(A, (jitter * scale)[..., None])
-
-
-def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
-    """The relative jitter that each matrix of the batch needs; zero where it needs none."""
     if not torch.isfinite(A).all():
         raise NotPositiveDefiniteError(
             f"{name} contains NaN or infinity: check the inputs and the hyperparameters for values "
             "that overflow"
         )
     n, eps = A.shape[-1], torch.finfo(A.dtype).eps
-    jitter, level = A.new_zeros(A.shape[:-2]), 10 * eps
+    scale = A.diagonal(dim1=-2, dim2=-1).mean(-1)
+    jitter, level = torch.zeros_like(scale), 10 * eps
     while info.any():
         if level > LARGEST_JITTER[A.dtype]:
             raise NotPositiveDefiniteError(
@@ -123,7 +110,7 @@ def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
                 "or a dtype too narrow. Remove duplicates, raise the noise, or use float64."
             )
         jitter = jitter.masked_fill(info > 0, level)
-        info = torch.linalg.cholesky_ex(_with_jitter(A, jitter)).info
+        L, info = torch.linalg.cholesky_ex(add_diagonal(A, (jitter * scale)[..., None]))
         level *= 10
     if (largest := float(jitter.max())) > min(10 * n * eps, SILENT_JITTER):
         warn_user(
@@ -131,7 +118,7 @@ def _smallest_jitter(A: Tensor, info: Tensor, name: str) -> Tensor:
             "factorise it; results are accurate to about that much",
             JitterWarning,
         )
-    return jitter
+    return L
 
 
 def rounding_of(A: Tensor) -> Tensor:

@@ -78,18 +78,10 @@ class GridPosterior:
     def of(
         parameters: Parameters, basis: Basis, shards: Placement[Shard], combination: Combination
     ) -> GridPosterior:
-        """Condition every grid on all rows, then combine them.
+        """Condition every grid on all rows, which are read once, and combine them.
 
-        Parameters
-        ----------
-        parameters : Parameters
-            Kernel and noise.
-        basis : Basis
-            The sparse grid and its functions.
-        shards : Placement of Shard
-            The rows. They are read once, and for OptiCom a second time.
-        combination : {"opticom", "ct", "full"}
-            OptiCom's coefficients, or those of the grid itself.
+        With the `combination` "opticom" they are read a second time, for its coefficients; others take
+        those of the grid itself.
         """
         with torch.no_grad():
             parameters = parameters.to(dtype=torch.float64)

@@ -12,9 +12,8 @@ from distgp.linalg.matrices import broadcast
 
 def solve_lower(L: Tensor, B: Tensor, overwrite: bool = False) -> Tensor:
     """L⁻¹B; with `overwrite`, perhaps in the place of B, which the caller then no longer has."""
-    if products.multiplies(L, B) and (V := products.solved(L, B)) is not None:
-        return V
-    return _solved(L, B, transposed=False, overwrite=overwrite)
+    V = products.solved(L, B)
+    return _solved(L, B, transposed=False, overwrite=overwrite) if V is None else V
 
 
 def solve_upper(L: Tensor, B: Tensor, overwrite: bool = False) -> Tensor:

@@ -23,28 +23,8 @@ from distgp.sparsegrid.model import SparseGridModel, VarianceWarning, choose_lev
 from distgp.sparsegrid.posterior import GridPosterior, NormalEquations
 
 __all__ = [
-    "Basis",
-    "Box",
-    "Combination",
-    "Cost",
-    "GridPosterior",
-    "NormalEquations",
-    "PointBasis",
-    "SparseGrid",
-    "SparseGridModel",
-    "TensorBasis",
-    "VarianceWarning",
-    "axis",
-    "axis_size",
-    "basis_of",
-    "choose_level",
-    "combination_coefficients",
-    "condition",
-    "grid",
-    "highest_level",
-    "index_set",
-    "memory_limit",
-    "number_of_grids",
-    "number_of_points",
-    "sparse_grid",
-]
+    "Basis", "Box", "Combination", "Cost", "GridPosterior", "NormalEquations", "PointBasis",
+    "SparseGrid", "SparseGridModel", "TensorBasis", "VarianceWarning", "axis", "axis_size", "basis_of",
+    "choose_level", "combination_coefficients", "condition", "grid", "highest_level", "index_set",
+    "memory_limit", "number_of_grids", "number_of_points", "sparse_grid",
+]  # fmt: skip

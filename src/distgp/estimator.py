@@ -26,7 +26,7 @@ from distgp.data.encoding import Columns
 from distgp.engines import DevicesEngine, Engine, LocalEngine
 from distgp.experts import Parameters
 from distgp.kernels import KERNELS, InputLayout, Kernel, Stationary, in_data_units, parse
-from distgp.summary import Summary, feature_relevance, summary
+from distgp.summary import Described, Summary, column_names, relevance_of
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 REACH = 1e3
@@ -163,14 +163,22 @@ class GPEstimator(RegressorMixin, BaseEstimator, ABC):
             To be printed, or shown by a notebook.
         """
         check_is_fitted(self)
-        return summary(self)
+        settled = getattr(self, "settled_", None) or {}
+        return Summary.of(
+            Described(
+                type(self).__name__,
+                self.models_,
+                column_names(self),
+                getattr(self, "table_", None),
+                getattr(self, "choice_", None),
+                settled.get("training", getattr(self, "training", "auto")),
+            )
+        )
 
     @property
     def feature_relevance_(self) -> np.ndarray:
         """The relevance of each column, (d,) or (targets, d): `distgp.summary.feature_relevance`."""
-        if not hasattr(self, "models_"):
-            raise AttributeError("this regressor is not fitted yet: call fit first")
-        return feature_relevance(self)
+        return np.asarray(self._of_each(relevance_of))
 
     def _html_repr(self) -> str:
         """What notebooks show: scikit-learn's diagram, and the summary where there is one."""

@@ -174,6 +174,8 @@ class Expert(ABC):
     """
 
     name: ClassVar[str]
+    keeps_rows: ClassVar[bool] = True
+    """Whether its posteriors cannot predict without the training rows."""
 
     @abstractmethod
     def entries(self, n: int) -> int:

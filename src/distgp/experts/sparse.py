@@ -326,6 +326,7 @@ class SparseExpert(Expert):
     """
 
     name: ClassVar[str] = "sparse"
+    keeps_rows: ClassVar[bool] = False
 
     def entries(self, n: int) -> int:
         """One: the objective reads its rows in chunks, whatever n is."""

@@ -667,7 +667,7 @@ class DistributedGPRegressor(Predictor):
         self._combinations: dict[str, Sequence[Combined]] = {}
         self.engine_ = engine
         engine.users.add(self)
-        findings.tell(models, self.bounds, models[0].ensemble.row_count(), targets=None)
+        findings.warn_about_fit(models, self.bounds, models[0].ensemble.row_count(), targets=None)
 
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, noise_variance: Any = None

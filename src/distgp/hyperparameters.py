@@ -241,5 +241,6 @@ def _slopes_and_variance(factor: Kernel, d: int) -> tuple[np.ndarray, np.ndarray
     else:
         return np.zeros((1, d)), variance
     found = np.zeros((len(own), d))
-    np.add.at(found, (slice(None), active), own)
+    for place, column in enumerate(active):
+        found[:, column] += own[:, place]
     return found, variance

@@ -197,9 +197,7 @@ class Summary:
         names = {features: name for name, features in places.items()}
         kernels = (model.parameters.kernel for model in about.models)
         shared = shared_columns(kernels, about.columns, names)
-        targets = [f"y{i}" for i in range(len(about.models))]
-        if len(targets) == 1:
-            targets = [(about.table.target if about.table else "") or "y"]
+        targets = target_names(len(about.models), about.table)
         pairs = zip(about.models, targets, strict=True)
         each = tuple(_summarise(model, name, about, shared) for model, name in pairs)
         choices = () if about.choice is None else (about.choice,)
@@ -262,6 +260,7 @@ class Summary:
 class Estimator(Protocol):
     """A scikit-learn estimator that describes itself once it is fitted."""
 
+    n_features_in_: int
     summary: Callable[[], Summary]
 
     @property
@@ -458,12 +457,19 @@ def _method(model: FittedModel, given: Algorithm | str | None) -> str:
     return auto.TRAINING.get(model.ensemble.expert.name, "auto")
 
 
-def column_names(estimator: Any) -> tuple[str, ...]:
+def column_names(estimator: Estimator) -> tuple[str, ...]:
     """Return the names of a fitted estimator's input columns; x0, x1, … where they have none."""
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return tuple(f"x{j}" for j in range(estimator.n_features_in_))
     return tuple(str(name) for name in names)
+
+
+def target_names(count: int, table: Columns | None = None) -> list[str]:
+    """Return the names of the targets: y0, y1, … of several, and that of the table's column of one."""
+    if count > 1:
+        return [f"y{i}" for i in range(count)]
+    return ["y" if table is None else table.target or "y"]
 
 
 # Texts, tables in text and HTML, and plain values.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,8 +14,8 @@ from matplotlib.patches import Patch
 from distgp.choice import Choice, Trial
 from distgp.compare import Result
 from distgp.estimator import GPEstimator
-from distgp.plotting.panels import check_model, one_axes, short
-from distgp.summary import summary
+from distgp.plotting.figures import grid_of_axes, one_axes, short
+from distgp.plotting.subject import check_model
 
 LEAST_BAR = 1e-3
 """On a logarithmic axis the shortest bar stands for anything below this share of the longest."""
@@ -33,13 +32,13 @@ MARKS = {
     "candidate": {"marker": "o", "color": "C0"},
     "baseline": {"marker": "s", "color": "0.5"},
 }
-"""How the trials of a choice are drawn."""
+"""The marks of the trials of a choice."""
 
 
 def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -> Axes:
     """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
 
-    What relevance is, `distgp.summary.feature_relevance` explains. A text column has one bar. With several
+    `distgp.summary.feature_relevance` explains what relevance is. A text column has one bar. With several
     targets each column has one bar per target, and columns are in the order of their mean relevance.
 
     Parameters
@@ -54,16 +53,11 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If the model is not fitted, or `most` is not a positive number.
     """
     check_model(model)
     if most < 1:
         raise ValueError(f"expected `most` to be 1 at least, got {most}")
-    about = summary(model)
+    about = model.summary()
     names, shares = about.relevance_by_column()
     order = np.argsort(-shares.mean(0), kind="stable")[:most]
     several = len(shares) > 1
@@ -87,7 +81,7 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
 
 
 def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
-    """Draw how the candidates, and the baselines below them, did on the rows held out.
+    """Draw the figures of the candidates, and of the baselines below them, on the rows held out.
 
     Parameters
     ----------
@@ -101,11 +95,6 @@ def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | No
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If the model made no choice, or there is no such metric.
     """
     metrics = ("nlpd", "rmse", "cover", "seconds")
     if metric not in metrics:
@@ -131,12 +120,10 @@ def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | No
     return ax
 
 
-def _choice(model: Any) -> Choice:
-    if isinstance(model, Choice):
-        return model
-    check_model(model)
-    found = getattr(model, "choice_", None)
-    if not isinstance(found, Choice):
+def _choice(model: GPEstimator | Choice) -> Choice:
+    """Return the choice that a model made."""
+    found = model if isinstance(model, Choice) else getattr(check_model(model), "choice_", None)
+    if found is None:
         raise ValueError(
             "this model was fitted without a choice between candidates, so there is nothing to draw: "
             "leave expert, aggregation and their sizes at 'auto', or give kernel='auto', with 200 rows or "
@@ -152,23 +139,17 @@ def _kind(trial: Trial) -> str:
 
 
 def _draw_trial(ax: Axes, place: int, trial: Trial, value: float) -> None:
-    """One trial's figure, or in its place that there is none."""
+    """Draw one trial's figure, or say in its place that there is none."""
+    style: dict[str, Any] = {"va": "center", "fontsize": "small"}
     if trial.error:
-        across = ax.get_yaxis_transform()
         box = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1}
-        style = {"va": "center", "color": "0.4", "fontsize": "small", "bbox": box}
-        ax.text(0.02, place, "could not be fitted", transform=across, **style)
+        style |= {"transform": ax.get_yaxis_transform(), "color": "0.4", "bbox": box}
+        ax.text(0.02, place, "could not be fitted", **style)
         return
     ax.plot([value], [place], linestyle="", **MARKS[_kind(trial)])
-    ax.annotate(
-        f"{value:.4g}",
-        (value, place),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize="small",
-        fontweight="bold" if trial.chosen else "normal",
-    )
+    style |= {"xytext": (8, 0), "textcoords": "offset points"}
+    weight = "bold" if trial.chosen else "normal"
+    ax.annotate(f"{value:.4g}", (value, place), fontweight=weight, **style)
 
 
 def plot_comparison(
@@ -181,7 +162,7 @@ def plot_comparison(
     Parameters
     ----------
     results : sequence of Result
-        What `distgp.compare.compare` returns.
+        The results that `distgp.compare.compare` returns.
     metric : str, default="rmse"
         A field of `Result`: "rmse", "nlpd", "w2", "seconds" or "coverage".
     ax : Axes, optional
@@ -190,11 +171,6 @@ def plot_comparison(
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If no result has this figure.
     """
     ax = one_axes(ax)
     shown = {r.name: getattr(r, metric) for r in results if r.error is None}
@@ -231,21 +207,21 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
     Parameters
     ----------
     results : sequence of Result
-        What `distgp.compare.compare` returns.
+        The results that `distgp.compare.compare` returns.
 
     Returns
     -------
     Figure
     """
     shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
+    if not shown:
+        raise ValueError("none of these results has figures to draw")
     across, rows = min(2, len(shown)), (len(shown) + 1) // 2
     height = max(2.4, 0.7 + 0.24 * sum(r.error is None for r in results))
-    size = (4.3 * across, 0.3 + rows * height)
-    figure, axes = plt.subplots(rows, across, figsize=size, layout="constrained", squeeze=False)
-    for ax in axes.flat[len(shown) :]:
-        figure.delaxes(ax)
-    for ax, metric in zip(axes.flat, shown, strict=False):
+    axes = grid_of_axes(len(shown), across, (4.3 * across, 0.3 + rows * height))
+    for ax, metric in zip(axes, shown, strict=True):
         plot_comparison(results, metric, ax)
+    figure: Any = axes[0].figure
     if any(r.baseline and r.error is None for r in results):
         kinds = [Patch(facecolor="C0", label="aggregator")]
         if any(r.name.startswith("full") for r in results):

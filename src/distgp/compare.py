@@ -68,8 +68,8 @@ def serving(model: DistributedGPRegressor) -> list[str]:
 
 def left_out(model: DistributedGPRegressor) -> list[str]:
     """Name the aggregators that are for other kinds of experts than a fitted model's."""
-    able = serving(model)
-    return [name for name in AGGREGATORS if name not in able]
+    kind = expert_of(model)
+    return [name for name, aggregator in AGGREGATORS.items() if kind not in aggregator.serves]
 
 
 def reference(
@@ -100,18 +100,15 @@ def reference(
         raise ValueError("experts with different hyperparameters have no full GP to compare with")
     kind = "exact" if np.shape(X)[0] <= FULL_EXACT_ROWS else "sparse"
     shared = model.inducing_ is not None and model.inducing_.ndim == 2
+    same = ("mean", "normalize", "device", "dtype", "random_state")
     full = DistributedGPRegressor(
         expert=kind,
         n_experts=1,
         n_inducing=model.inducing_ if shared else "auto",
         kernel=model.kernel_,
         noise=model.noise_,
-        mean=model.mean,
         training=None,
-        normalize=model.normalize,
-        device=model.device,
-        dtype=model.dtype,
-        random_state=model.random_state,
+        **{name: getattr(model, name) for name in same},
     )
     return f"full {kind} GP", full.fit_columns(X, y, getattr(model, "table_", None))
 

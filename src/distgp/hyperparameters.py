@@ -190,19 +190,17 @@ def shared_columns(
     the first counts.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for group in (group for kernel in kernels for group in _groups(kernel, len(columns))):
-        if not any(set(group) & set(other) for other in found.values()):
-            found[names.get(group, ", ".join(columns[j] for j in group))] = group
+    parts = (part for kernel in kernels for part in parts_of(kernel))
+    for factor in (factor for part in parts for factor in part.factors):
+        if not isinstance(factor, Stationary) or factor.shared is None:
+            continue
+        pairs = list(zip(factor.shared, active_columns(factor, len(columns)), strict=True))
+        for number in set(factor.shared):
+            group = tuple(sorted(j for i, j in pairs if i == number))
+            known = any(set(group) & set(other) for other in found.values())
+            if len(group) > 1 and not known:
+                found[names.get(group, ", ".join(columns[j] for j in group))] = group
     return found
-
-
-def _groups(kernel: Kernel, d: int) -> Iterator[tuple[int, ...]]:
-    """List the sets of columns that share a lengthscale in a kernel."""
-    for factor in (factor for part in parts_of(kernel) for factor in part.factors):
-        if isinstance(factor, Stationary) and factor.shared is not None:
-            pairs = list(zip(factor.shared, active_columns(factor, d), strict=True))
-            groups = [tuple(sorted(j for k, j in pairs if k == i)) for i in set(factor.shared)]
-            yield from (group for group in groups if len(group) > 1)
 
 
 def relevance(kernel: Kernel, scaling: Scaling, varies: np.ndarray | None = None) -> np.ndarray:

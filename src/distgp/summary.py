@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -232,7 +232,7 @@ class Summary:
 
         Numbers that are not finite become None.
         """
-        found: Any = finite_or_none(asdict(self))
+        found = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)
         for target in found["targets"]:
             target["relevance"] = dict(zip(self.columns, target["relevance"], strict=True))
         return found
@@ -472,7 +472,7 @@ def target_names(count: int, table: Columns | None = None) -> list[str]:
     return ["y" if table is None else table.target or "y"]
 
 
-# Texts, tables in text and HTML, and plain values.
+# Texts, and tables in text and HTML.
 
 
 def _counted(count: int, noun: str) -> str:
@@ -508,12 +508,3 @@ def _html_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
     head = f"<thead>{row(titles, 'th')}</thead>" if titles else ""
     return f"<table>{head}<tbody>{''.join(row(line, 'td') for line in lines)}</tbody></table>"
-
-
-def finite_or_none(value: object) -> object:
-    """Replace numbers that JSON does not have, infinity and NaN, by None, in lists and dictionaries too."""
-    if isinstance(value, Mapping):
-        return {name: finite_or_none(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite_or_none(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

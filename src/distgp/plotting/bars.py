@@ -33,6 +33,12 @@ MARKS = {
     "baseline": {"marker": "s", "color": "0.5"},
 }
 """The marks of the trials of a choice."""
+BARS: dict[str, dict[str, Any]] = {
+    "aggregator": {"facecolor": "C0"},
+    "full GP": {"facecolor": "C1"},
+    "baseline": {"facecolor": "0.8", "edgecolor": "0.4", "hatch": "///"},
+}
+"""The bars of the results of a comparison."""
 
 
 def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -> Axes:
@@ -88,7 +94,7 @@ def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | No
     model : GPEstimator or Choice
         A fitted model that made a choice, or its attribute `choice_`.
     metric : {"nlpd", "rmse", "cover", "seconds"}, default="nlpd"
-        What to draw. The candidate with the lowest NLPD was taken.
+        The figure to draw. The candidate with the lowest NLPD was taken.
     ax : Axes, optional
         Where to draw.
 
@@ -112,11 +118,10 @@ def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | No
     ax.margins(x=0.16)
     lower = "" if metric == "cover" else " (lower is better)"
     ax.set_xlabel(f"{LABELS[metric]} of {choice.held_out:,} rows held out{lower}")
-    kinds = [_kind(trial) for trial in choice.trials]
-    handles = [Line2D([], [], linestyle="", label=k, **MARKS[k]) for k in MARKS if k in kinds]
-    ax.legend(
-        handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False
-    )
+    kinds = {_kind_of_trial(trial) for trial in choice.trials}
+    marks = [Line2D([], [], linestyle="", label=k, **MARKS[k]) for k in MARKS if k in kinds]
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    ax.legend(handles=marks, ncols=3, frameon=False, **above)
     return ax
 
 
@@ -132,7 +137,7 @@ def _choice(model: GPEstimator | Choice) -> Choice:
     return found
 
 
-def _kind(trial: Trial) -> str:
+def _kind_of_trial(trial: Trial) -> str:
     if trial.chosen:
         return "taken"
     return "baseline" if trial.baseline else "candidate"
@@ -146,7 +151,7 @@ def _draw_trial(ax: Axes, place: int, trial: Trial, value: float) -> None:
         style |= {"transform": ax.get_yaxis_transform(), "color": "0.4", "bbox": box}
         ax.text(0.02, place, "could not be fitted", **style)
         return
-    ax.plot([value], [place], linestyle="", **MARKS[_kind(trial)])
+    ax.plot([value], [place], linestyle="", **MARKS[_kind_of_trial(trial)])
     style |= {"xytext": (8, 0), "textcoords": "offset points"}
     weight = "bold" if trial.chosen else "normal"
     ax.annotate(f"{value:.4g}", (value, place), fontweight=weight, **style)
@@ -172,27 +177,22 @@ def plot_comparison(
     -------
     Axes
     """
-    ax = one_axes(ax)
-    shown = {r.name: getattr(r, metric) for r in results if r.error is None}
-    values = {name: value for name, value in shown.items() if value is not None}
-    if not values:
+    shown = [result for result in results if getattr(result, metric) is not None]
+    if not shown:
         raise ValueError(f"none of these results has a {metric} to draw")
-    order = sorted(values, key=lambda name: values[name], reverse=True)
-    heights = [values[name] for name in order]
-    wide = min(heights) > 0 and max(heights) / min(heights) > 20
-    drawn = np.maximum(heights, LEAST_BAR * max(heights)) if wide else np.array(heights)
-    base = {r.name for r in results if r.baseline}
-    for bar, name in zip(ax.barh(order, drawn), order, strict=True):
-        if name in base:
-            bar.set(facecolor="0.8", edgecolor="0.4", hatch="///")
-        else:
-            bar.set(facecolor="C1" if name.startswith("full") else "C0")
+    ax = one_axes(ax)
+    shown.sort(key=lambda result: getattr(result, metric), reverse=True)
+    names, values = [r.name for r in shown], np.array([getattr(r, metric) for r in shown])
+    wide = values.min() > 0 and values.max() / values.min() > 20
+    ends = np.maximum(values, LEAST_BAR * values.max()) if wide else values
+    for bar, result in zip(ax.barh(names, ends), shown, strict=True):
+        bar.set(**BARS[_kind_of_result(result)])
     if wide:
         ax.set_xscale("log")
     else:
         ax.locator_params(axis="x", nbins=5)
-    for name, height, end in zip(order, heights, drawn, strict=True):
-        ax.annotate(f" {height:.3g}", (max(end, 0.0), name), va="center", fontsize="small")
+    for name, value, end in zip(names, values, ends, strict=True):
+        ax.annotate(f" {value:.3g}", (max(end, 0.0), name), va="center", fontsize="small")
     ax.tick_params(axis="y", labelsize="small")
     ax.set_xlabel(LABELS.get(metric, metric))
     ax.margins(x=0.18)
@@ -222,10 +222,14 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
     for ax, metric in zip(axes, shown, strict=True):
         plot_comparison(results, metric, ax)
     figure: Any = axes[0].figure
-    if any(r.baseline and r.error is None for r in results):
-        kinds = [Patch(facecolor="C0", label="aggregator")]
-        if any(r.name.startswith("full") for r in results):
-            kinds.append(Patch(facecolor="C1", label="full GP"))
-        kinds.append(Patch(facecolor="0.8", edgecolor="0.4", hatch="///", label="baseline"))
-        figure.legend(handles=kinds, loc="outside lower center", ncols=len(kinds))
+    kinds = {_kind_of_result(result) for result in results if result.error is None}
+    if "baseline" in kinds:
+        handles = [Patch(label=kind, **BARS[kind]) for kind in BARS if kind in kinds]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
+
+
+def _kind_of_result(result: Result) -> str:
+    if result.baseline:
+        return "baseline"
+    return "full GP" if result.name.startswith("full") else "aggregator"

@@ -66,8 +66,9 @@ def plot_training(
     if not rounds:
         raise ValueError("training took no step, so there is nothing to draw")
     traces = list(_traces(result, rounds, names, unit))
-    lengths = sorted((t for t in traces if t.by_column), key=lambda t: t.values[-1])
-    others = sorted((t for t in traces if not t.by_column), key=lambda t: t.kind != "noise sd")
+    lengths = sorted((t for t in traces if t.kind in BY_COLUMN), key=lambda t: t.values[-1])
+    others = [t for t in traces if t.kind not in BY_COLUMN]
+    others.sort(key=lambda t: t.kind != "noise sd")
     if axes is None:  # objective and deviations, and below them lengthscales with a long legend
         made = plt.subplot_mosaic("OD;LL", figsize=(8.4, 5.8), layout="constrained")[1]
         axes = [made[name] for name in "OLD"]
@@ -83,22 +84,12 @@ def plot_training(
 
 @dataclass(frozen=True, eq=False)
 class _Trace:
-    """One hyperparameter in every round: its kind, its kernel, and the column that it is measured along."""
+    """The values of one hyperparameter in every round; a lengthscale has the name of its column alone."""
 
     kind: str
-    factor: str
-    column: str | None
+    kernel: str
+    name: str
     values: np.ndarray
-
-    @property
-    def by_column(self) -> bool:
-        return self.kind in BY_COLUMN
-
-    @property
-    def name(self) -> str:
-        """Its name in the panel: that of a lengthscale is the column's alone."""
-        parts = ["" if self.kind == "lengthscale" else self.kind, short(self.column or "")]
-        return " ".join(filter(None, parts))
 
 
 def _trained(
@@ -127,11 +118,12 @@ def _traces(
         if kind in ("noise", "variance"):
             values = unit * np.sqrt(values)
             kind = "noise sd" if kind == "noise" else DEVIATIONS.get(type(owner), "signal sd")
-        columns: Sequence[str | None] = [None]
+        columns: Sequence[str] = [""]
         if kind in BY_COLUMN or values.shape[1] > 1:
             columns = _columns(owner, values.shape[1], names)
         for column, line in zip(columns, values.T, strict=True):
-            yield _Trace(kind, _kernel_name(owner), column, line)
+            name = f"{'' if kind == 'lengthscale' else kind} {short(column)}".strip()
+            yield _Trace(kind, short(_kernel_name(owner)), name, line)
 
 
 def _owner(parameters: Parameters, path: str) -> object:
@@ -169,14 +161,13 @@ def _columns(kernel: object, count: int, names: Sequence[str] | None) -> Sequenc
 
 def _draw_objective(ax: Axes, result: TrainingResult, rounds: Sequence[Round]) -> None:
     """Draw the objective, that of earlier stages in grey."""
-    last = len(result.history) if result.last_stage is None else result.last_stage
-    before = len(result.history) - last
-    stages = [round_.number > before for round_ in rounds]
-    for now, color, label in ((True, "C0", "last stage"), (False, "0.6", "earlier stages")):
-        own = [round_ for round_, late in zip(rounds, stages, strict=True) if late is now]
+    before = 0 if result.last_stage is None else len(result.history) - result.last_stage
+    late = [round_ for round_ in rounds if round_.number > before]
+    early = [round_ for round_ in rounds if round_.number <= before]
+    for own, color, label in ((late, "C0", "last stage"), (early, "0.6", "earlier stages")):
         if own:
             ax.plot([r.number for r in own], [r.objective for r in own], color=color, label=label)
-    if not all(stages):
+    if early:
         ax.legend(fontsize="small")
     ax.set(xlabel="round", ylabel="objective (lower is better)")
 
@@ -207,8 +198,7 @@ def _draw_traces(ax: Axes, numbers: Sequence[int], traces: Sequence[_Trace], yla
 def _labels(traces: Sequence[_Trace]) -> list[str]:
     """Name the traces; where some are alike, with the kernel, and if need be with a number."""
     found = [trace.name for trace in traces]
-    kernels, numbers = [short(t.factor) for t in traces], range(1, len(traces) + 1)
-    for more in (kernels, numbers):
+    for more in ([trace.kernel for trace in traces], range(1, len(traces) + 1)):
         alike = {name for name, times in Counter(found).items() if times > 1}
         pairs = zip(found, more, strict=True)
         found = [f"{name}, {extra}" if name in alike else name for name, extra in pairs]

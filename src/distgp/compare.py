@@ -90,11 +90,6 @@ def reference(
     -------
     tuple
         What the reference is called, and the fitted reference.
-
-    Raises
-    ------
-    ValueError
-        If the experts have hyperparameters of their own.
     """
     if np.ndim(model.noise_):
         raise ValueError("experts with different hyperparameters have no full GP to compare with")
@@ -219,11 +214,6 @@ def on_split(
     -------
     list of Result
         Those of `compare`, then those of the baselines.
-
-    Raises
-    ------
-    ValueError
-        If the share is not between 0 and 1, or the groups are missing.
     """
     X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:

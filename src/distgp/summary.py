@@ -64,18 +64,9 @@ class Described:
 class Summary:
     """A fitted estimator in words; `print` it, or look at it in a notebook.
 
-    Attributes
-    ----------
-    estimator : str
-        The class of the estimator.
-    columns : tuple of str
-        The names of the input columns.
-    targets : tuple of TargetSummary
-        The model of each target.
-    choices : tuple of Choice
-        The candidates that were measured on rows held out, where there were any.
-    shared : mapping of str to tuple of int
-        The columns that stand for several features with one lengthscale, and the places of these.
+    It has the class of the `estimator`, the names of its input `columns`, one `TargetSummary` per target in
+    `targets`, in `choices` the candidates that were measured on rows held out, where there were any, and in
+    `shared` the columns that stand for several features with one lengthscale, and the places of these.
     """
 
     estimator: str

@@ -31,11 +31,7 @@ from distgp.sparsegrid.model import SparseGridModel
 from distgp.target_summary import TargetSummary, counted
 from distgp.training import Algorithm
 
-STOPPED = {
-    "tolerance": "converged",
-    "iterations": "reached n_iter",
-    "diverged": "could not go on",
-}
+STOPPED = {"tolerance": "converged", "iterations": "reached n_iter", "diverged": "could not go on"}
 """The reasons why training stopped, in words."""
 NOT_FITTED = "this %(name)s is not fitted yet: call fit first"
 

@@ -2,11 +2,11 @@
 
 import doctest
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from distgp.choice import Choice, Trial
 from helpers import concrete, example, make_data
 
 import distgp
@@ -23,7 +23,9 @@ from distgp import (
 from distgp import summary as module
 from distgp.data.column import Column
 from distgp.data.encoding import Columns
+from distgp.data.rows import Schema
 from distgp.kernels import Kernel
+from distgp.selection.trials import Choice, Trial
 from distgp.summary import feature_relevance, noise_sd, summary
 
 SCALES = np.array([1.0, 10.0, 100.0])
@@ -277,7 +279,7 @@ def weather():
 
 def of_table(kernel, X, y):
     gp = given(kernel, X, y)
-    gp.model_.schema.table, gp.feature_names_in_ = SKY, np.array(SKY.features, dtype=object)
+    gp.model_ = replace(gp.model_, schema=Schema.of(SKY))
     return gp
 
 

@@ -19,7 +19,7 @@ from distgp.data.encoding import Columns
 from distgp.data.rows import as_numbers, refuse_dates
 from distgp.engines import Engine
 from distgp.model import Model
-from distgp.summary import Summary, feature_relevance, summary
+from distgp.summary import Summary, relevance_of
 
 ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
@@ -98,8 +98,7 @@ class ModelMixin:
     @property
     def feature_relevance_(self) -> np.ndarray:
         """The relevance of each column, (d,) or (targets, d): `distgp.summary.feature_relevance`."""
-        self._of_each(id)  # refuses where nothing is fitted
-        return feature_relevance(self)
+        return np.asarray(self._of_each(lambda one: relevance_of(one, self.model_.inputs)))
 
     def summary(self) -> Summary:
         """Describe the fitted model in words, its hyperparameters in the units of the data.
@@ -110,7 +109,10 @@ class ModelMixin:
             To be printed, or shown by a notebook.
         """
         check_is_fitted(self)
-        return summary(self)
+        settled = getattr(self, "settled_", None) or {}
+        training = settled.get("training", getattr(self, "training", "auto"))
+        choice = getattr(self, "choice_", None)
+        return Summary.of(type(self).__name__, self.model_, choice, training)
 
     def _html_repr(self) -> str:
         """Show scikit-learn's diagram in notebooks, and the summary where there is one."""

@@ -853,7 +853,7 @@ class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
         self._combinations: dict[str, list[Combined]] = {}
         fitted.engine.users.add(self)
         targets = fitted.model.targets
-        findings.tell(targets, plan.bounds, targets[0].ensemble.row_count())
+        findings.warn_about_fit(targets, plan.bounds, targets[0].ensemble.row_count())
         return self
 
     @contextmanager

@@ -42,9 +42,9 @@ from distgp.kernels import (
     RationalQuadratic,
     Scale,
     Sum,
-    separable,
 )
 from distgp.regressor import DistributedGPRegressor
+from distgp.sparsegrid import separable
 from distgp.training import ALGORITHMS
 
 __all__ = [

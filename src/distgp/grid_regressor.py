@@ -33,7 +33,7 @@ from distgp.estimator import (
 )
 from distgp.experts import Parameters, SparseExpert
 from distgp.fit import learn
-from distgp.kernels import KERNELS, InputLayout, Kernel, factors, separable
+from distgp.kernels import KERNELS, InputLayout, Kernel
 from distgp.sparsegrid import (
     Box,
     Combination,
@@ -43,10 +43,12 @@ from distgp.sparsegrid import (
     axis_size,
     choose_level,
     condition,
+    factors,
     grid,
     highest_level,
     memory_limit,
     number_of_points,
+    separable,
     sparse_grid,
 )
 from distgp.training import PooledBound, TrainingResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.kernels.base import (
+    Columns,
     Kernel,
     ParameterError,
     columns,
@@ -47,16 +48,13 @@ class Stationary(Kernel):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
     """
 
+    units: ClassVar[Mapping[str, int]] = {"lengthscale": 1}
     lengthscale: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
+    active_dims: Columns = field(default=None, converter=columns)
     shared: tuple[int, ...] | None = field(default=None, converter=lengths, kw_only=True)
 
     @abstractmethod
@@ -75,20 +73,14 @@ class Stationary(Kernel):
         return torch.ones(batch, dtype=X.dtype, device=X.device)
 
     def scaled(self, X: Tensor) -> Tensor:
-        """The active columns in units of the lengthscales, x / ℓ."""
+        """Return the active columns in units of the lengthscales, x / ℓ."""
         if self.shared is None:
             return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
         X = select(X, self.active_dims)
         return X / self.lengthscale_by_column(X.shape[-1])[..., None, :]
 
     def lengthscale_by_column(self, count: int) -> Tensor:
-        """The lengthscale of each of the `count` active columns, (*batch, count), or (*batch, 1).
-
-        Raises
-        ------
-        ParameterError
-            Where `shared` does not fit the columns or the lengthscales.
-        """
+        """Return the lengthscale of each of the `count` active columns, or one for all of them."""
         if self.shared is None:
             return self.lengthscale
         if len(self.shared) != count:
@@ -109,15 +101,6 @@ class FixedShape(Stationary, Shape):
     """The base class of stationary kernels whose shape has no parameters of its own.
 
     Their derivative in the rows is written by hand, in `KernelOfDistance`.
-
-    Parameters
-    ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
     """
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
@@ -180,12 +163,8 @@ class Matern12(FixedShape):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
 
     Examples
     --------
@@ -219,12 +198,8 @@ class Matern32(FixedShape):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
 
     Examples
     --------
@@ -256,12 +231,8 @@ class Matern52(FixedShape):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
 
     Examples
     --------
@@ -295,12 +266,8 @@ class RationalQuadratic(Stationary):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
     alpha : float or Tensor, default=1.0
         The mixture parameter α, (*batch,).
 
@@ -317,13 +284,3 @@ class RationalQuadratic(Stationary):
         """Compute exp(−α log(1 + r² / 2α))."""
         alpha = self.alpha[..., None, None]
         return torch.exp(-alpha * torch.log1p(square / (2.0 * alpha)))
-
-
-KERNELS: dict[str, type[Stationary]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "rational-quadratic": RationalQuadratic,
-}
-"""The kernels that estimators know by name: those with one lengthscale per column."""

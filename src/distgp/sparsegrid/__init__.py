@@ -21,6 +21,7 @@ from distgp.sparsegrid.grids import (
 )
 from distgp.sparsegrid.model import SparseGridModel, VarianceWarning, choose_level, condition
 from distgp.sparsegrid.posterior import GridPosterior, NormalEquations
+from distgp.sparsegrid.separable import factors, separable
 
 __all__ = [
     "Basis",
@@ -40,11 +41,13 @@ __all__ = [
     "choose_level",
     "combination_coefficients",
     "condition",
+    "factors",
     "grid",
     "highest_level",
     "index_set",
     "memory_limit",
     "number_of_grids",
     "number_of_points",
+    "separable",
     "sparse_grid",
 ]

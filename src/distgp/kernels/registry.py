@@ -1,0 +1,112 @@
+"""Kernels by their names in texts and files: our own, and those that users register."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from distgp.kernels.algebra import Product, Scale, Sum
+from distgp.kernels.base import Kernel, KernelType, ParameterError
+from distgp.kernels.layout import PLAIN_NAME
+from distgp.kernels.nondecaying import Constant, Linear, Periodic
+from distgp.kernels.stationary import (
+    RBF,
+    Matern12,
+    Matern32,
+    Matern52,
+    RationalQuadratic,
+    Stationary,
+)
+
+KERNELS: dict[str, type[Stationary]] = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational-quadratic": RationalQuadratic,
+}
+"""The kernels that estimators know by name: those with one lengthscale per column."""
+OTHERS: dict[str, type[Kernel]] = {
+    "linear": Linear,
+    "constant": Constant,
+    "periodic": Periodic,
+    "sum": Sum,
+    "product": Product,
+    "scale": Scale,
+}
+"""All other kernels, by the names that files know them by."""
+
+
+class UnregisteredKernelError(ValueError):
+    """A file holds a kernel of a user's own that was not registered before loading."""
+
+
+def register(kind: type[KernelType], name: str | None = None) -> type[KernelType]:
+    """Make a kernel class of your own known by name; to be called, or to decorate the class.
+
+    `save` then writes models with such kernels, and `distgp.load` reads them in any process that has
+    registered the class by the same name. A class derived from `Stationary` can also be used by its
+    name in texts, such as "wendland(2.5, columns=temp) + linear".
+
+    Parameters
+    ----------
+    kind : type of Kernel
+        The class. Registering it again, as a notebook's cell does, puts the newer in its place.
+    name : str, optional
+        Its name; by default its attribute `name`, or else the name of the class in lower case.
+
+    Returns
+    -------
+    type of Kernel
+        The class itself.
+
+    Examples
+    --------
+    >>> from distgp.kernels import Matern52, register
+    >>> register(Matern52, name="rbf")
+    Traceback (most recent call last):
+    ...
+    distgp.kernels.base.ParameterError: the name 'rbf' is taken by RBF: give Matern52 another
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Kernel)) or inspect.isabstract(kind):
+        raise TypeError(
+            "register takes a class derived from distgp.Kernel, with gram and diag, or from "
+            f"distgp.kernels.Stationary, with shape, got {kind!r:.60}"
+        )
+    name = name or getattr(kind, "name", kind.__name__.lower())
+    if not isinstance(name, str) or not re.fullmatch(PLAIN_NAME, name) or name == "auto":
+        raise ParameterError(f"expected a name such as 'my-kernel', not 'auto', got {name!r:.60}")
+    holder = all_kernels().get(name, kind)
+    if (holder.__module__, holder.__qualname__) != (kind.__module__, kind.__qualname__):
+        taken = f"the name {name!r} is taken by {holder.__name__}"
+        raise ParameterError(f"{taken}: give {kind.__name__} another")
+    OTHERS.pop(name, None)
+    if issubclass(kind, Stationary):
+        KERNELS[name] = kind
+    else:
+        KERNELS.pop(name, None)
+        OTHERS[name] = kind
+    return kind
+
+
+def all_kernels() -> dict[str, type[Kernel]]:
+    """List every kernel class by its name."""
+    return KERNELS | OTHERS
+
+
+def name_in_files(kind: type) -> str | None:
+    """Return the name that files know a kernel class by, or None."""
+    return next((f"kernel/{name}" for name, other in all_kernels().items() if other is kind), None)
+
+
+def of_file(entry: str) -> type[Kernel]:
+    """Return the kernel class that files know by a name such as "kernel/rbf"."""
+    prefix, _, name = entry.partition("/")
+    if prefix != "kernel":
+        raise KeyError(entry)
+    if name not in all_kernels():
+        raise UnregisteredKernelError(
+            f"there is no kernel {name!r} in distgp: register its class before loading, by "
+            f"distgp.kernels.register(..., name={name!r})"
+        )
+    return all_kernels()[name]

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from distgp import kernels, sparsegrid
+from distgp import sparsegrid
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
 from distgp.aggregation.gram import Basis
@@ -50,6 +50,7 @@ from distgp.experts import (
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
 from distgp.files import PRIVATE, whole
+from distgp.kernels import registry
 from distgp.model import Model
 from distgp.novelty import Inputs
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
@@ -87,12 +88,6 @@ NAMES: dict[str, type] = {
     "training/round": Round,
     "prior/lognormal": LogNormal,
     "prior/gamma": Gamma,
-    "kernel/linear": kernels.Linear,
-    "kernel/constant": kernels.Constant,
-    "kernel/periodic": kernels.Periodic,
-    "kernel/sum": kernels.Sum,
-    "kernel/product": kernels.Product,
-    "kernel/scale": kernels.Scale,
     "combined/marginals": MarginalCombined,
     "combined/grbcm": AugmentedCombined,
     "combined/grbcm/experts": AugmentedExperts,
@@ -118,7 +113,7 @@ NAMES: dict[str, type] = {
     "grid/basis/points": sparsegrid.PointBasis,
     "grid/equations": sparsegrid.NormalEquations,
     "grid/posterior": sparsegrid.GridPosterior,
-    **{f"kernel/{name}": kind for name, kind in kernels.KERNELS.items()},
+    **{f"kernel/{name}": kind for name, kind in registry.all_kernels().items()},
     **{f"expert/{name}": kind for name, kind in EXPERTS.items()},
     **{f"partition/{name}": kind for name, kind in PARTITIONS.items()},
     **{f"algorithm/{name}": kind for name, kind in ALGORITHMS.items()},
@@ -185,6 +180,8 @@ def readable(path: Path | str) -> Iterator[None]:
         yield
     except (ModelFileError, MemoryError, OSError):
         raise
+    except registry.UnregisteredKernelError as error:
+        raise ModelFileError(f"{path}: {error}") from error
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise ModelFileError(
@@ -269,11 +266,12 @@ class _Encoder:
         return {"tensor": path, "turned": turned, "device": value.device.type}
 
     def _object(self, value: Any, path: str) -> Any:
-        name = NAME_OF.get(type(value))
+        name = NAME_OF.get(type(value)) or registry.name_in_files(type(value))
         if name is None:
             raise TypeError(
                 f"a model file holds distgp's own objects only, and {type(value).__name__} (at {path}) is "
-                "none of them: use joblib for a model with parts of your own"
+                "none of them: use joblib for a model with parts of your own, or register a kernel by "
+                "distgp.kernels.register"
             )
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
@@ -309,7 +307,7 @@ class _Decoder:
             return self._leaf(node)
         if "class" in node:
             fields = {name: self.decode(child) for name, child in node["fields"].items()}
-            made = NAMES[node["class"]](**fields)
+            made = (NAMES.get(node["class"]) or registry.of_file(node["class"]))(**fields)
             self._seen[node["path"]] = made
             return made
         return self._plain(node)

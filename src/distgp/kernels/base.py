@@ -189,12 +189,7 @@ class Kernel(ABC):
         Parameters
         ----------
         values : mapping of str to Tensor
-            New values, positive and finite, by the paths that `parameters` lists; parameters that
-            are left out stay.
-
-        Returns
-        -------
-        Kernel
+            New values, positive and finite, by the paths that `parameters` lists; others stay.
         """
         if unknown := values.keys() - self.parameters().keys():
             raise ParameterError(

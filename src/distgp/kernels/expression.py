@@ -150,12 +150,11 @@ class _Builder:
 
     def build(self, expression: Expression) -> Built:
         kernel = self._sum(expression, 1.0, free=True)
-
-        def paths(tensors: list[Tensor]) -> tuple[str, ...]:
-            own = {id(tensor) for tensor in tensors}
-            return tuple(f"kernel.{n}" for n, v in kernel.parameters().items() if id(v) in own)
-
-        return Built(kernel, paths(self._fixed), paths(self._signals))
+        fixed, signals = (
+            tuple(f"kernel.{n}" for n, v in kernel.parameters().items() if id(v) in map(id, known))
+            for known in (self._fixed, self._signals)
+        )
+        return Built(kernel, fixed, signals)
 
     def _sum(self, expression: Expression, variance: float, free: bool) -> Kernel:
         """Build the sum, times a variance; the first term's variance is held where it is not free."""

@@ -118,7 +118,7 @@ class Periodic(Kernel):
         return torch.ones(shape, dtype=X.dtype, device=X.device)
 
     def embedded(self, X: Tensor) -> Tensor:
-        """The active columns on circles, (cos 2πx/p, sin 2πx/p) / ℓ."""
+        """Return the active columns on circles, (cos 2πx/p, sin 2πx/p) / ℓ."""
         X = select(X, self.active_dims, self.lengthscale, self.period)
         angle = X * (2.0 * math.pi / self.period[..., None, :])
         scale = self.lengthscale[..., None, :]

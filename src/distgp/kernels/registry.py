@@ -5,34 +5,26 @@ from __future__ import annotations
 import inspect
 import re
 
-from distgp.kernels.algebra import Product, Scale, Sum
+from distgp.kernels import algebra, nondecaying, stationary
 from distgp.kernels.base import Kernel, KernelType, ParameterError
 from distgp.kernels.layout import PLAIN_NAME
-from distgp.kernels.nondecaying import Constant, Linear, Periodic
-from distgp.kernels.stationary import (
-    RBF,
-    Matern12,
-    Matern32,
-    Matern52,
-    RationalQuadratic,
-    Stationary,
-)
+from distgp.kernels.stationary import Stationary
 
 KERNELS: dict[str, type[Stationary]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "rational-quadratic": RationalQuadratic,
+    "rbf": stationary.RBF,
+    "matern12": stationary.Matern12,
+    "matern32": stationary.Matern32,
+    "matern52": stationary.Matern52,
+    "rational-quadratic": stationary.RationalQuadratic,
 }
 """The kernels that estimators know by name: those with one lengthscale per column."""
 OTHERS: dict[str, type[Kernel]] = {
-    "linear": Linear,
-    "constant": Constant,
-    "periodic": Periodic,
-    "sum": Sum,
-    "product": Product,
-    "scale": Scale,
+    "linear": nondecaying.Linear,
+    "constant": nondecaying.Constant,
+    "periodic": nondecaying.Periodic,
+    "sum": algebra.Sum,
+    "product": algebra.Product,
+    "scale": algebra.Scale,
 }
 """All other kernels, by the names that files know them by."""
 

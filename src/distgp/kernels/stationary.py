@@ -151,7 +151,7 @@ class RBF(FixedShape):
         return (-0.5 * square).exp_()
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """exp(−r² / 2), whose derivative is −½ of it."""
+        """Compute exp(−r² / 2), whose derivative is −½ of it."""
         del slope
         square.mul_(-0.5).exp_()
 
@@ -180,7 +180,7 @@ class Matern12(FixedShape):
         return torch.exp(-safe_sqrt(square))
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
+        """Compute exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
         apart = None if slope is None else square > torch.finfo(square.dtype).tiny
         r = square.sqrt_()
         if slope is None or apart is None:
@@ -216,7 +216,7 @@ class Matern32(FixedShape):
         return (1.0 + t) * torch.exp(-t)
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """(1 + t) exp(−t) and −3/2 exp(−t)."""
+        """Compute (1 + t) exp(−t) and −3/2 exp(−t)."""
         t = square.mul_(3.0).sqrt_()
         decay = torch.neg(t, out=slope).exp_()
         t.add_(1.0).mul_(decay)
@@ -250,7 +250,7 @@ class Matern52(FixedShape):
         return (1.0 + t + (5.0 / 3.0) * square) * torch.exp(-t)
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """(1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
+        """Compute (1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
         t = square.mul_(5.0).sqrt_()
         decay = t.neg().exp_()
         first = torch.add(t, 1.0, out=slope).mul_(decay)  # (1 + t) exp(−t)

@@ -19,12 +19,9 @@ from distgp.kernels.base import Kernel, ParameterError, replaced, select, with_c
 from distgp.kernels.nondecaying import Periodic
 from distgp.kernels.stationary import Stationary
 
-PLAIN_NAME = r"[^\W\d][\w.-]*"
-"""Names of kernels, and those of columns that need no quotes."""
-MOST_NAMES = 12
-"""Names that an error message lists."""
-LONGEST_QUOTE = 60
-"""Characters of a text that an error message repeats."""
+PLAIN_NAME = r"[^\W\d][\w.-]*"  # of kernels, and of columns that need no quotes
+MOST_NAMES = 12  # that an error message lists
+LONGEST_QUOTE = 60  # characters of a text that an error message repeats
 
 
 @dataclass(frozen=True)

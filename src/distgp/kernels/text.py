@@ -43,12 +43,13 @@ TOKEN = re.compile(
 
 def arguments() -> dict[str, tuple[str, ...]]:
     """List every name, and what may be given to it; a number without a name is the first of them."""
-    stationary = {
-        name: ("lengthscale", "columns", "alpha")[: 3 if hasattr(kind, "alpha") else 2]
+    both: tuple[str, ...] = ("lengthscale", "columns")
+    found = {
+        name: (*both, "alpha") if "alpha" in kind.__dataclass_fields__ else both
         for name, kind in KERNELS.items()
     }
-    others = {"linear": ("columns",), "constant": ()}
-    return stationary | others | {"periodic": ("period", "columns", "lengthscale")}
+    found |= {"linear": ("columns",), "constant": ()}
+    return found | {"periodic": ("period", "columns", "lengthscale")}
 
 
 def parse(text: str) -> Expression:

@@ -160,7 +160,7 @@ class Kernel(ABC):
         for name, value in _values(self).items():
             if isinstance(value, Kernel):
                 found[name] = value
-            elif _are_kernels(value):
+            elif isinstance(value, tuple) and value and isinstance(value[0], Kernel):
                 found |= {f"{name}.{i}": child for i, child in enumerate(value)}
         return found
 
@@ -235,12 +235,12 @@ def with_children(
     kernel: KernelType, change: Callable[[str, Kernel], Kernel], **changes: object
 ) -> KernelType:
     """Build the same kernel with each child, known by its prefix, changed, and some fields too."""
-    for name, value in _values(kernel).items():
-        if isinstance(value, Kernel):
-            changes[name] = change(name, value)
-        elif _are_kernels(value):
-            changes[name] = tuple(change(f"{name}.{i}", child) for i, child in enumerate(value))
-    return replaced(kernel, **changes)
+    found: dict[str, Any] = {}
+    for prefix, child in kernel.children().items():
+        name, _, place = prefix.partition(".")
+        new = change(prefix, child)
+        found[name] = (*found.get(name, ()), new) if place else new
+    return replaced(kernel, **changes, **found)
 
 
 def check_positive(name: str, value: Tensor) -> None:
@@ -286,10 +286,6 @@ def _fields(kernel: Kernel) -> tuple[dataclasses.Field[Any], ...]:
 
 def _values(kernel: Kernel) -> dict[str, Any]:
     return {spec.name: getattr(kernel, spec.name) for spec in _fields(kernel)}
-
-
-def _are_kernels(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) > 0 and isinstance(value[0], Kernel)
 
 
 def _by_path(nested: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypeVar
 
 from distgp.kernels.base import ParameterError
@@ -41,9 +41,9 @@ TOKEN = re.compile(
 )
 
 
-def arguments() -> dict[str, tuple[str, ...]]:
+def arguments() -> Mapping[str, tuple[str, ...]]:
     """List every name, and what may be given to it; a number without a name is the first of them."""
-    both: tuple[str, ...] = ("lengthscale", "columns")
+    both = ("lengthscale", "columns")
     found = {
         name: (*both, "alpha") if "alpha" in kind.__dataclass_fields__ else both
         for name, kind in KERNELS.items()

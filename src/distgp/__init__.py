@@ -40,10 +40,10 @@ from distgp.kernels import (
     RationalQuadratic,
     Scale,
     Sum,
-    separable,
 )
 from distgp.mixin import load
 from distgp.regressor import DistributedGPRegressor
+from distgp.sparsegrid import separable
 from distgp.sparsegrid.regressor import SparseGridGP
 from distgp.training import ALGORITHMS
 

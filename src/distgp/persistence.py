@@ -24,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from distgp import kernels, sparsegrid
+from distgp import sparsegrid
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
+from distgp.aggregation.base import POSTERIORS
 from distgp.aggregation.gram import Basis
 from distgp.aggregation.marginals import AugmentedCombined, AugmentedExperts, MarginalCombined
 from distgp.aggregation.nearest import NearestCombined
@@ -50,6 +51,7 @@ from distgp.experts import (
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
 from distgp.files import PRIVATE, whole
+from distgp.kernels import registry
 from distgp.likelihoods import Gaussian
 from distgp.model import Model, TargetModel
 from distgp.novelty import Inputs
@@ -92,12 +94,6 @@ NAMES: dict[str, type] = {
     "training/round": Round,
     "prior/lognormal": LogNormal,
     "prior/gamma": Gamma,
-    "kernel/linear": kernels.Linear,
-    "kernel/constant": kernels.Constant,
-    "kernel/periodic": kernels.Periodic,
-    "kernel/sum": kernels.Sum,
-    "kernel/product": kernels.Product,
-    "kernel/scale": kernels.Scale,
     "combined/marginals": MarginalCombined,
     "combined/grbcm": AugmentedCombined,
     "combined/grbcm/experts": AugmentedExperts,
@@ -123,17 +119,51 @@ NAMES: dict[str, type] = {
     "grid/basis/points": sparsegrid.PointBasis,
     "grid/equations": sparsegrid.NormalEquations,
     "grid/posterior": sparsegrid.GridPosterior,
-    **{f"kernel/{name}": kind for name, kind in kernels.KERNELS.items()},
-    **{f"expert/{name}": kind for name, kind in EXPERTS.items()},
-    **{f"partition/{name}": kind for name, kind in PARTITIONS.items()},
-    **{f"algorithm/{name}": kind for name, kind in ALGORITHMS.items()},
-    **{f"aggregation/{name}": kind for name, kind in AGGREGATORS.items()},
 }
-"""Every class that a file may hold, by the name that files know it by.
+"""Every class of our own that a file may hold, by the name that files know it by.
 
 The names never change: a class may be renamed or moved, its name here may not.
 """
 NAME_OF = {kind: name for name, kind in NAMES.items()}
+REGISTRIES: dict[str, Callable[[], Mapping[str, type]]] = {
+    "kernel": registry.all_kernels,
+    "expert": lambda: EXPERTS,
+    "partition": lambda: PARTITIONS,
+    "algorithm": lambda: ALGORITHMS,
+    "aggregation": lambda: AGGREGATORS,
+    "posterior of": lambda: POSTERIORS,
+}
+"""Classes that users can add to, by the first part of the name that files know them by."""
+
+
+def name_of(kind: type) -> str | None:
+    """The name that files know a class by; None where they do not."""
+    if kind in NAME_OF:
+        return NAME_OF[kind]
+    for prefix, known in REGISTRIES.items():
+        for name, other in known().items():
+            if other is kind:
+                return f"{prefix}/{name}"
+    return None
+
+
+def class_of(entry: str) -> type:
+    """The class that files know by a name such as "kernel/rbf"."""
+    prefix, _, name = entry.partition("/")
+    if entry in NAMES:
+        return NAMES[entry]
+    found = REGISTRIES[prefix]().get(name)
+    if found is None:
+        room = "kernels" if prefix == "kernel" else "aggregation"
+        raise UnregisteredError(
+            f"there is no {prefix} {name!r} in distgp: register its class before loading, by "
+            f"distgp.{room}.register"
+        )
+    return found
+
+
+class UnregisteredError(ValueError):
+    """A file holds a part of a user's own that was not registered before loading."""
 
 
 class ModelFileError(ValueError):
@@ -194,6 +224,8 @@ def readable(path: Path | str) -> Iterator[None]:
         yield
     except (ModelFileError, MemoryError, OSError):
         raise
+    except UnregisteredError as error:
+        raise ModelFileError(f"{path}: {error}") from error
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise ModelFileError(
@@ -278,11 +310,12 @@ class _Encoder:
         return {"tensor": path, "turned": turned, "device": value.device.type}
 
     def _object(self, value: Any, path: str) -> Any:
-        name = NAME_OF.get(type(value))
+        name = name_of(type(value))
         if name is None:
             raise TypeError(
                 f"a model file holds distgp's own objects only, and {type(value).__name__} (at {path}) is "
-                "none of them: use joblib for a model with parts of your own"
+                "none of them: register it, by distgp.kernels.register or distgp.aggregation.register, or "
+                "use joblib for a model with parts of your own"
             )
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
@@ -322,7 +355,7 @@ class _Decoder:
             return self._leaf(node)
         if "class" in node:
             fields = {name: self.decode(child) for name, child in node["fields"].items()}
-            made = self._names[node["class"]](**fields)
+            made = (self._names.get(node["class"]) or class_of(node["class"]))(**fields)
             self._seen[node["path"]] = made
             return made
         return self._plain(node)

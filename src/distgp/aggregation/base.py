@@ -100,13 +100,19 @@ AGGREGATORS: dict[str, type[Aggregator]] = {}
 """Every aggregator by its name; `register` adds to it."""
 
 
-def register(kind: type[Aggregator]) -> type[Aggregator]:
+POSTERIORS: dict[str, type] = {}
+"""Classes of posteriors that users have registered with their aggregators."""
+
+
+def register(kind: type[Aggregator], posterior: type[Combined] | None = None) -> type[Aggregator]:
     """Make an aggregator known by its name, to estimators and to model files.
 
     Parameters
     ----------
     kind : type
         A frozen dataclass derived from `Aggregator`, whose options all have defaults.
+    posterior : type, optional
+        A frozen dataclass derived from `Combined`, where its posteriors have a class of their own.
 
     Returns
     -------
@@ -114,6 +120,8 @@ def register(kind: type[Aggregator]) -> type[Aggregator]:
         The class itself, so that this can be used as a decorator.
     """
     AGGREGATORS[kind.name] = kind
+    if posterior is not None:
+        POSTERIORS[kind.name] = posterior
     return kind
 
 

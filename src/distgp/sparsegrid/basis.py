@@ -22,8 +22,9 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.experts.base import product_in_chunks
-from distgp.kernels import Kernel, factors
+from distgp.kernels import Kernel
 from distgp.sparsegrid.grids import Box, SparseGrid
+from distgp.sparsegrid.separable import factors
 
 
 class Basis(ABC):

@@ -29,7 +29,7 @@ from distgp.data.rows import Schema, check_varies, observed_targets
 from distgp.data.source import even_parts
 from distgp.engines import Engine, Placement
 from distgp.experts import Parameters, SparseExpert
-from distgp.kernels import KERNELS, InputLayout, Kernel, factors, separable
+from distgp.kernels import KERNELS, InputLayout, Kernel
 from distgp.mixin import ModelMixin
 from distgp.model import Model
 from distgp.plan import an_engine, open_engine, tensor_like
@@ -42,10 +42,12 @@ from distgp.sparsegrid import (
     axis_size,
     choose_level,
     condition,
+    factors,
     grid,
     highest_level,
     memory_limit,
     number_of_points,
+    separable,
     sparse_grid,
 )
 from distgp.training import Learning, PooledBound, TrainingResult

@@ -1,6 +1,6 @@
 """What do the automatic choices cost, and what do they reach?
 
-First table: the rules of `distgp.auto`, where nothing is measured, from 500 rows to `--largest`: experts
+First table: the rules of `distgp.plan`, where nothing is measured, from 500 rows to `--largest`: experts
 taken, seconds to fit and per predicted row, RMSE in units of the noise (1 is the best possible), coverage
 of 90 % intervals.
 Second: exact experts of different sizes on the same rows, and sparse ones beside them: the costs behind

@@ -25,7 +25,7 @@ from nearest import figures
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import distgp
-from distgp.choice import with_spread
+from distgp.selection.trials import with_spread
 
 RESULTS = Path(__file__).parent / "results" / "timeseries.csv"
 DOCS = Path(__file__).parents[1] / "docs"

@@ -175,7 +175,7 @@ def test_targets_share_one_text():
 
 
 def test_too_few_inducing_inputs_are_told(monkeypatch):
-    for module in (distgp.fit, distgp.findings):
+    for module in (distgp.experts.sparse, distgp.findings):
         monkeypatch.setattr(module, "LARGEST_INDUCING", 48)
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(900, 4))

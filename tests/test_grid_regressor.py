@@ -13,8 +13,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import distgp
-from distgp import SparseGridGP, grid_regressor
+from distgp import SparseGridGP
 from distgp.sparsegrid import VarianceWarning
+from distgp.sparsegrid import regressor as grid_regressor
 
 
 def make_data(n, seed=0, d=2):

@@ -10,10 +10,10 @@ same holds within every group ("Mondrian").
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from distgp.warn import warn_user
@@ -55,7 +55,7 @@ class Calibration:
 
     @staticmethod
     def of(
-        y: np.ndarray, mean: np.ndarray, std: np.ndarray, groups: np.ndarray | None = None
+        y: np.ndarray, mean: np.ndarray, std: np.ndarray, groups: ArrayLike | None = None
     ) -> Calibration:
         """Score the predictions of held-out rows.
 
@@ -79,9 +79,7 @@ class Calibration:
             np.sort(scores), found, tuple(np.sort(scores[names == name]) for name in found)
         )
 
-    def multiples(
-        self, coverage: float, n: int, groups: Sequence[object] | np.ndarray | None = None
-    ) -> np.ndarray:
+    def multiples(self, coverage: float, n: int, groups: ArrayLike | None = None) -> np.ndarray:
         """How many standard deviations the interval reaches to each side of the mean, (n,).
 
         Parameters
@@ -112,7 +110,7 @@ class Calibration:
         return found
 
 
-def as_names(groups: Sequence[object] | np.ndarray) -> np.ndarray:
+def as_names(groups: ArrayLike) -> np.ndarray:
     """Groups as text; 1, 1.0 and True are one group."""
     values = np.asarray(groups)
     whole = values.dtype.kind == "f" and bool((values == np.round(values)).all())
@@ -125,9 +123,7 @@ def conformal_quantile(scores: np.ndarray, coverage: float) -> float:
     return float(scores[max(rank, 1) - 1]) if rank <= len(scores) else math.inf
 
 
-def multiples(
-    scores: Calibration | None, q: float, n: int, groups: Sequence[object] | np.ndarray | None
-) -> np.ndarray:
+def multiples(scores: Calibration | None, q: float, n: int, groups: ArrayLike | None) -> np.ndarray:
     """How many standard deviations the q-quantile of n points lies above the mean, (n,).
 
     Parameters

@@ -107,7 +107,7 @@ def reference(
         training=None,
         **{name: getattr(model, name) for name in same},
     )
-    return f"full {kind} GP", full.fit_rows(Rows(X, y, model.model_.schema))
+    return f"full {kind} GP", full.fit_rows(Rows(np.asarray(X), np.asarray(y), model.model_.schema))
 
 
 def compare(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from distgp import persistence
@@ -25,7 +26,7 @@ ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
 
 
-class ModelMixin:
+class ModelMixin(BaseEstimator):
     """An estimator with a fitted `Model` in `model_`, that can be saved, described and closed."""
 
     model_: Model[Any]
@@ -50,7 +51,7 @@ class ModelMixin:
             The file to write.
         """
         check_is_fitted(self)
-        parameters: dict[str, Any] = self.get_params(deep=False)  # pyright: ignore
+        parameters: dict[str, Any] = self.get_params(deep=False)
         parameters |= {"engine": "local"}  # a file's experts live in the process that loads it
         if not is_integer(parameters["random_state"]):
             parameters["random_state"] = self.model_.seed
@@ -116,14 +117,14 @@ class ModelMixin:
 
     def _html_repr(self) -> str:
         """Show scikit-learn's diagram in notebooks, and the summary where there is one."""
-        diagram = super()._html_repr()  # pyright: ignore[reportAttributeAccessIssue]
+        diagram = super()._html_repr()
         return diagram + self.summary().html() if hasattr(self, "model_") else diagram
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
+        tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
@@ -158,9 +159,8 @@ class ModelMixin:
                 dtype=[np.float64, np.float32],
                 ensure_min_samples=2 if reset else 1,
             )
-            X, y = checked
-            floats = y.dtype in (np.float64, np.float32)
-            return X, y if floats else y.astype(np.float64)
+            floats = checked[1].dtype in (np.float64, np.float32)
+            return checked[0], checked[1] if floats else checked[1].astype(np.float64)
 
     def _new_inputs(self, X: object) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""

@@ -32,7 +32,7 @@ from distgp.calibration import KINDS as CALIBRATIONS
 from distgp.checks import is_integer
 from distgp.data.column import CHOICES
 from distgp.data.partition import PARTITIONS, Partition, RandomPartition
-from distgp.data.rows import Rows, Schema
+from distgp.data.rows import Rows, Schema, check_varies
 from distgp.data.scaling import Scaling
 from distgp.data.transforms import TRANSFORMS
 from distgp.engines import Engine, LocalEngine
@@ -222,9 +222,9 @@ def _completed(
         like=like,
         seed=seed,
         given=given,
-        **_common(
-            given | {"kernel": _kernel(given["kernel"], n), "training_rows": _rows(given, expert)}
-        ),
+        kernel=_kernel(given["kernel"], n),
+        training_rows=_rows(given, expert),
+        **_common(given),
     )
     plan = replace(plan, partition=_labels(plan.partition, n), n_inducing=_inputs(plan))
     if expert is not None:
@@ -235,7 +235,7 @@ def _completed(
 
 def _common(given: Mapping[str, object]) -> dict[str, Any]:
     """Those parameters that a plan has under their own names."""
-    own = {"expert", "aggregation", "given"}
+    own = {"expert", "aggregation", "kernel", "training_rows", "given"}
     names = {spec.name for spec in fields(Plan)} - own
     return {name: value for name, value in given.items() if name in names}
 
@@ -387,7 +387,9 @@ def layout_of(schema: Schema, scale: Collection[float] = ()) -> InputLayout:
 
 
 def check_rows(plan: Plan, rows: Rows) -> None:
-    """Refuse what was given for each row where the parameters leave no use for it."""
+    """Refuse targets with nothing to learn, and what was given for each row without any use for it."""
+    if plan.normalize or plan.given["training"] is not None:
+        check_varies(rows.targets)
     if rows.time is not None and plan.validation != "last":
         raise ValueError(
             "time= says which rows are held out where validation='last', but validation is "
@@ -517,7 +519,7 @@ def _an_aggregation(name: str, value: object) -> object:
 def _bounds(name: str, value: object) -> Mapping[str, tuple[float, float]]:
     """Expect pairs (low, high) by parameter name, which training checks further."""
     fine = value is None or isinstance(value, Mapping)
-    pairs = cast(Mapping[str, Any], value or {})
+    pairs = cast(Mapping[str, Any], {} if value is None or not fine else value)
     if not fine or not all(np.shape(pair) == (2,) for pair in pairs.values()):
         raise ValueError(
             f"{name} must map parameter names to (low, high), such as {{'lengthscale': (0.1, 10)}}, "
@@ -529,7 +531,7 @@ def _bounds(name: str, value: object) -> Mapping[str, tuple[float, float]]:
 def _priors(name: str, value: object) -> Mapping[str, Prior]:
     """Expect priors by parameter name."""
     fine = value is None or isinstance(value, Mapping)
-    priors = cast(Mapping[str, Any], value or {})
+    priors = cast(Mapping[str, Any], {} if value is None or not fine else value)
     if not fine or not all(isinstance(prior, Prior) for prior in priors.values()):
         raise ValueError(
             f"{name} must map parameter names to priors, such as "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
@@ -28,7 +28,6 @@ from distgp.data.partition import Partition
 from distgp.data.rows import (
     Rows,
     Schema,
-    check_varies,
     column_of,
     kept,
     numbers_of_rows,
@@ -53,7 +52,7 @@ Inputs: TypeAlias = "ArrayLike | pandas.DataFrame | polars.DataFrame | pyarrow.T
 """Inputs as users give them: an array, or a table of pandas, polars or pyarrow."""
 
 
-class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
+class DistributedGPRegressor(RegressorMixin, ModelMixin):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
 
     Parameters
@@ -329,11 +328,11 @@ class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
     def _fit(self, rows: Rows) -> DistributedGPRegressor:
         """Make a plan of the parameters, choose what they leave open, and fit."""
         self._set_features(rows.schema)
-        if self.normalize or self.training is not None:
-            check_varies(rows.targets)
-        counted = rows.with_weight()
-        plan = self._plan(rows.schema, len(counted))
+        plan = self._plan(rows.schema, len(rows))
         check_rows(plan, rows)
+        counted = rows.with_weight()
+        if len(counted) < len(rows):
+            plan = plan.settled({}, len(counted))
         return self._keep(plan, choose_and_fit(plan, counted))
 
     def fit_parquet(
@@ -701,10 +700,10 @@ class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
         -------
         ndarray of shape (N, n_samples) or (N, targets, n_samples)
         """
-        count = a_count()("n_samples", n_samples)
+        a_count()("n_samples", n_samples)
         points, keep = self._points(X)
         seed = a_seed("random_state", random_state)
-        return _blanked(pipeline.draw(self.model_, points, int(count), seed, latent), keep)
+        return _blanked(pipeline.draw(self.model_, points, n_samples, seed, latent), keep)
 
     def novelty(self, X: Inputs) -> np.ndarray:
         """How unlike the training rows each row is; above 1, more so than 99 % of those are.
@@ -785,14 +784,15 @@ class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
     # What the methods above are made of.
 
     def _read(
-        self, X: object, y: object, given: Mapping[str, Any], schema: Schema | None = None
+        self, X: object, y: ArrayLike, given: Mapping[str, Any], schema: Schema | None = None
     ) -> Rows:
         """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones."""
         table, is_table = None if schema is None else schema.table, frames.is_table(X)
-        first, labels = schema is None, tuple(self.categorical)
+        first, labels = schema is None, ()
         if first:
             for name in ("missing", "dates", "categorical"):
                 RESOLVERS[name](name, getattr(self, name))
+            labels = tuple(self.categorical)
             if labels and not is_table:
                 raise ValueError(
                     f"categorical names columns of a table, got {list(labels)} and X without names: give "

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from distgp.choice import Choice, Trial
 
 import distgp
 from distgp.cli.commands import _about_fit
 from distgp.cli.terminal import print_figures
+from distgp.selection.trials import Choice, Trial
 
 COMMAND = Path(sys.executable).parent / "distgp"
 

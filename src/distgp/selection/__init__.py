@@ -82,7 +82,7 @@ class Fitted:
     engine: Engine
     choice: Choice | None
     settled: dict[str, object]
-    cv_results: dict[str, list[float]] | None = None
+    cv_results: dict[str, list[int] | list[float]] | None = None
 
 
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
@@ -223,7 +223,9 @@ def _best(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> Candidate
     return candidates[min(fine, key=lambda i: trials[i].nlpd)]
 
 
-def _cross_validated(plan: Plan, rows: Rows) -> tuple[Plan, dict[str, list[float]] | None]:
+def _cross_validated(
+    plan: Plan, rows: Rows
+) -> tuple[Plan, dict[str, list[int] | list[float]] | None]:
     """Settle n_experts="cv": the number of experts with the lowest NLPD over three folds."""
     if plan.n_experts != "cv":
         return plan, None

@@ -26,6 +26,6 @@ from distgp.sparsegrid.separable import factors, separable
 __all__ = [
     "Basis", "Box", "Combination", "Cost", "GridPosterior", "NormalEquations", "PointBasis",
     "SparseGrid", "SparseGridModel", "TensorBasis", "VarianceWarning", "axis", "axis_size", "basis_of",
-    "choose_level", "combination_coefficients", "condition", "factors", "grid", "highest_level", "index_set",
-    "memory_limit", "number_of_grids", "number_of_points", "separable", "sparse_grid",
+    "choose_level", "combination_coefficients", "condition", "factors", "grid", "highest_level",
+    "index_set", "memory_limit", "number_of_grids", "number_of_points", "separable", "sparse_grid",
 ]  # fmt: skip

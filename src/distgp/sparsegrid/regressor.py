@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from distgp import metrics
@@ -60,7 +60,7 @@ TRAINING_UNION = 512
 """Points of the sparse grid, at most, that hyperparameters are trained on."""
 
 
-class SparseGridGP(ModelMixin, RegressorMixin, BaseEstimator):
+class SparseGridGP(RegressorMixin, ModelMixin):
     """GP regression with a sparse grid of inducing inputs: the combination technique and OptiCom.
 
     Every grid Ω_l of the combination is the inducing set of one sparse GP on all rows; their means are

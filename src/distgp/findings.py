@@ -15,6 +15,7 @@ from torch import Tensor
 
 from distgp.auto import LARGEST_INDUCING
 from distgp.data import sample
+from distgp.engines import travels
 from distgp.experts import Posterior, SparseExpert, SparsePosterior, inducing
 from distgp.experts.base import chunk_rows
 from distgp.model import Model
@@ -228,6 +229,7 @@ def _alone(model: Model) -> float:
     return float((explained < NO_SAY).double().mean())
 
 
+@travels("distances", X="inputs", numbers="inputs")
 def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
     """The largest squared correlation of f at each point with f at another row of a worker, (N,).
 
@@ -250,6 +252,7 @@ def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
     return torch.cat(found).clamp_max(1.0)
 
 
+@travels("moments")
 def _target_moments(posterior: Posterior) -> Tensor | None:
     """n, Σy and Σy² of a worker's rows; None where they are no longer held."""
     if posterior.shard is None:
@@ -278,6 +281,7 @@ def too_few_inducing(model: Model, fit: Fit) -> str | None:
     )
 
 
+@travels("sums")
 def _residual(posterior: SparsePosterior) -> Tensor:
     """Σ(k(x, x) − q(x, x)) / σ² and n of a worker's rows."""
     sums = posterior.sums

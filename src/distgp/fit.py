@@ -22,7 +22,7 @@ from distgp.data import sample
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard, stack, unstack
 from distgp.data.source import placed
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.experts import (
     Expert,
     NearestExpert,
@@ -354,6 +354,7 @@ def _own_inducing(
     return torch.cat(shards.map(_greedy_per_shard, theta.kernel, m, seed))
 
 
+@travels("inducing", kernel="parameters")
 def _greedy_per_shard(batch: Shard, kernel: Kernel, m: int, seed: int) -> Tensor:
     shards = unstack(batch)
     return torch.stack([inducing.first_greedy(shard.X, kernel, m, seed) for shard in shards])
@@ -366,6 +367,7 @@ def _target_variance(shards: Placement[Shard]) -> float:
     return found if found > 0 else 1.0
 
 
+@travels("moments")
 def _target_moments(batch: Shard) -> Tensor:
     """n, Σy and Σy², of all copies. The targets are standardised, so that no digits are lost."""
     rows = batch.flatten().without_padding()

@@ -18,7 +18,7 @@ from torch import Tensor
 from distgp.data import sample
 from distgp.data.shard import Shard, unstack
 from distgp.data.source import placed
-from distgp.engines import LocalPlacement, Placement
+from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import (
     ExactExpert,
     Expert,
@@ -238,5 +238,6 @@ def _without_rows(posterior: Posterior) -> Posterior:
     return posterior.without_rows()
 
 
+@travels("counts")
 def _row_count(posterior: Posterior) -> int:
     return posterior.row_count()

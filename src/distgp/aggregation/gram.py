@@ -18,6 +18,7 @@ from distgp import linalg
 from distgp.aggregation.basis import Basis, sum_of
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.data.shard import Shard
+from distgp.engines import travels
 from distgp.experts import ExactPosterior, Posterior, SparsePosterior
 from distgp.experts.base import Means, chunk_rows
 from distgp.experts.sparse import row_sums
@@ -130,6 +131,7 @@ def means_at(means: list[Means], X: Tensor) -> Tensor:
     return torch.cat([part.mean(X) for part in means]).to(WIDE)
 
 
+@travels("sums")
 def rkhs_inner(posterior: Posterior, means: list[Means]) -> Tensor:
     """⟨f_i, f_j⟩_H = Σ_p c_p f_j(p) over the representer (p, c_p) of f_i, (count, M)."""
     points, coefficients = posterior.representer()
@@ -191,6 +193,7 @@ def _equations_on_basis(
     return NormalEquations(0.5 * (G + G.mT), noise.sqrt() * W @ Ay)
 
 
+@travels("sums")
 def _projections_and_sums(posterior: Posterior, basis: Basis) -> tuple[Tensor, Tensor, Tensor]:
     """w_i of a worker's experts, and AAᵀ and Ay of its rows, on the central functions."""
     points, coefficients = posterior.representer()
@@ -204,6 +207,7 @@ def _projections_and_sums(posterior: Posterior, basis: Basis) -> tuple[Tensor, T
     return W, sums.AAt, sums.Ay
 
 
+@travels("sums")
 def _weights_and_sums(posterior: Posterior) -> tuple[Tensor, Tensor, Tensor]:
     assert isinstance(posterior, SparsePosterior)
     return posterior.weights, posterior.sums.AAt.sum(0), posterior.sums.Ay.sum(0)

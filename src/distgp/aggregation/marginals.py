@@ -16,7 +16,7 @@ from torch import Tensor
 from distgp.aggregation.base import Aggregator, Combined, Pointwise, Space, check_choice, joined
 from distgp.aggregation.ensemble import Ensemble
 from distgp.data.shard import Shard, unstack
-from distgp.engines import LocalPlacement, Placement
+from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import (
     ExactExpert,
     NearestPosterior,
@@ -143,6 +143,7 @@ class AugmentedCombined(Pointwise):
         return replace(self, augmented=LocalPlacement(tuple(self.augmented.map(_without_rows))))
 
 
+@travels("predictions", X="points")
 def expert_marginals(posterior: Posterior, X: Tensor) -> Marginals:
     """Means, variances and priors of a worker's experts at X."""
     out = posterior.predict(X)
@@ -166,10 +167,12 @@ def augmented_experts(ensemble: Ensemble) -> Placement[AugmentedExperts]:
     return ensemble.derive(_augment, message, each=skip)
 
 
+@travels("predictions", X="points")
 def _covariance(posterior: Posterior, X: Tensor) -> Tensor:
     return posterior.covariance(X)[0]
 
 
+@travels("predictions", X="points")
 def _augmented_marginals(experts: AugmentedExperts, X: Tensor) -> Marginals:
     own, base = expert_marginals(experts.posterior, X), experts.base.predict(X)
     mean, variance = base.mean.expand_as(own.mean), base.variance.expand_as(own.mean)

@@ -15,6 +15,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.base import Aggregator, Combined, Pointwise, joined, require_one_prior
 from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.engines import Kinds, travels
 from distgp.experts import Posterior, Prediction, SparsePosterior
 from distgp.experts.base import chunk_rows, latent_variance
 from distgp.kernels import Kernel
@@ -140,6 +141,7 @@ def moment_entries(ensemble: Ensemble) -> int:
     return max(1, (sum(ensemble.map(_entries)) + ensemble.size**2) // 8)
 
 
+@travels("counts")
 def _entries(posterior: Posterior) -> int:
     return posterior.entries
 
@@ -148,6 +150,7 @@ def _entries(posterior: Posterior) -> int:
 class Projections:
     """A worker's expert means as random variables of the prior, as `Posterior.projection` has them."""
 
+    travels_as: ClassVar[Kinds] = {"mean": "predictions", "points": "inputs", "*": "projections"}
     mean: Tensor  # (count, N)
     points: Tensor  # (count, p, d)
     a: Tensor  # (count, p, N)
@@ -160,6 +163,7 @@ class Projections:
         return Projections(self.mean, points, a, self.to_f)
 
 
+@travels("projections", X="points")
 def _project(posterior: Posterior, X: Tensor, whitened: bool) -> Projections:
     mean = posterior.mean_chunk(X)
     if whitened:

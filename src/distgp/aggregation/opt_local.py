@@ -19,6 +19,7 @@ from distgp.aggregation.base import (
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.gram import in_noise_units
+from distgp.engines import travels
 from distgp.experts import Posterior, Prediction
 
 ROWS_PER_EXPERT = 10
@@ -90,6 +91,7 @@ class LocalCombined(Pointwise):
         return Prediction(mean, (shares * spread).sum(0))
 
 
+@travels("predictions", X="points")
 def _predictions(posterior: Posterior, X: Tensor) -> Prediction:
     return posterior.predict(X)
 

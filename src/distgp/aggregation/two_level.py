@@ -26,6 +26,7 @@ from distgp.aggregation.gram import (
     trial_sums,
 )
 from distgp.aggregation.variance import Central, Nested, VarianceRule, WeightedCombined
+from distgp.engines import travels
 from distgp.experts import Posterior
 
 
@@ -139,6 +140,7 @@ def eliminate(
     return beta, gamma, LB
 
 
+@travels("sums")
 def _prior_trace(posterior: Posterior) -> Tensor:
     """Σ k(x, x) over a worker's rows, each in units of its own noise."""
     rows = posterior.rows_held()

@@ -25,6 +25,7 @@ from distgp.aggregation.basis import (
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.nested import moment_entries, moments
+from distgp.engines import travels
 from distgp.experts import Posterior, Prediction, SparsePosterior, SparseSums
 from distgp.experts.base import in_chunks, latent_variance
 from distgp.warn import warn_user
@@ -41,6 +42,7 @@ class VarianceRule(ABC):
     """How a combination of experts gets its latent variance."""
 
     @staticmethod
+    @travels("predictions", X="points")
     def on_worker(posterior: Posterior, X: Tensor) -> Prediction:
         """What the rule needs of a worker's experts at X: by default their means and variances."""
         return posterior.predict(X)
@@ -112,6 +114,7 @@ class WeightedCombined(Combined):
         return (gamma @ basis.at(X)).to(X.dtype)
 
 
+@travels("predictions", X="points", weights="weights")
 def _weighted_mean(posterior: Posterior, X: Tensor, weights: Tensor) -> Tensor:
     return posterior.weighted_mean(X, weights)
 
@@ -140,6 +143,7 @@ class Printed(VarianceRule):
     weights: Tensor
 
     @staticmethod
+    @travels("predictions", X="points")
     def on_worker(posterior: Posterior, X: Tensor) -> Prediction:
         """The experts' means, and the printed terms in the place of their variances."""
         parts = in_chunks(partial(_printed_terms, posterior), X, posterior.entries)
@@ -250,6 +254,7 @@ class OwnShared(BasisRule):
         return (prior + v.mT @ self.form @ v).to(X.dtype)
 
 
+@travels("sums", weights="weights")
 def _shared_parts(posterior: Posterior, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σβ_i R_i and Σβ_i²(R_i − R_i²)."""
     assert isinstance(posterior, SparsePosterior)
@@ -295,6 +300,7 @@ class OwnNystrom(BasisRule):
         return torch.minimum(torch.maximum(total, least), experts.variance.amin(0))
 
 
+@travels("sums", total="weights", weights="weights")
 def _central_parts(
     posterior: Posterior, basis: Basis, total: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

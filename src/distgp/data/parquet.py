@@ -27,7 +27,7 @@ from distgp.data.scaling import Scaling, common_scale
 from distgp.data.shard import Shard
 from distgp.data.source import even_parts, named
 from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, reading, with_keys
-from distgp.engines import Engine, Placement
+from distgp.engines import Engine, Placement, travels
 
 MOMENT_ROWS = 2**16
 """Rows that are looked at together when columns are measured."""
@@ -284,6 +284,7 @@ def _batches(stretch: Stretch, names: Sequence[str]) -> Iterator[tuple[int, pa.R
                 position += batch.num_rows
 
 
+@travels("categories")
 def _distinct(stretch: Stretch, name: str) -> set[str]:
     return set().union(*(distinct(batch.column(name)) for _, batch in _batches(stretch, [name])))
 
@@ -306,6 +307,7 @@ def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> S
     return batch_of(rows, RandomPartition().assign(X[:n], M, seed + stretch.experts.start))
 
 
+@travels("moments")
 def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
     """Compute n, the mean, and Σ(x − mean)² of every input column and the target."""
 
@@ -320,6 +322,7 @@ def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
     return n, mean.cpu().numpy(), square.cpu().numpy()
 
 
+@travels(scaling="moments")
 def _standardised(batch: Shard, scaling: Scaling, dtype: str) -> Shard:
     x_mean, x_scale = (torch.as_tensor(v).to(batch.X) for v in (scaling.x_mean, scaling.x_scale))
     X, y = (batch.X - x_mean).div_(x_scale), (batch.y - scaling.y_mean) / scaling.y_scale

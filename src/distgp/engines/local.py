@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
 
-from distgp.engines.base import Engine, Item, Placement, Result, Traffic
+from distgp.engines.base import Engine, Item, Placement, Result, itself, released
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,6 +14,7 @@ class LocalPlacement(Placement[Item], Generic[Item]):
     """Items in this process. Nothing travels."""
 
     items: tuple[Item, ...]
+    may_leave: frozenset[str] | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -26,39 +26,47 @@ class LocalPlacement(Placement[Item], Generic[Item]):
         each: Sequence[Any] | None = None,
     ) -> list[Result]:
         """Call the function on one item after the other; PyTorch uses all cores for each."""
-        if each is None:
-            return [function(item, *arguments) for item in self.items]
-        pairs = zip(self.items, each, strict=True)
-        return [function(item, *arguments, own) for item, own in pairs]
+        found = self._called(function, arguments, each)
+        return [released(result, function, self.may_leave) for result in found]
 
     def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call the function on the first item alone."""
-        return function(self.items[0], *arguments)
+        return released(function(self.items[0], *arguments), function, self.may_leave)
 
     def derive(
         self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
     ) -> LocalPlacement[Any]:
         """Keep what the function makes of each item; None is left out."""
-        made = self.map(function, *arguments, each=each)
-        return LocalPlacement(tuple(item for item in made if item is not None))
+        made = self._called(function, arguments, each)
+        return LocalPlacement(tuple(item for item in made if item is not None), self.may_leave)
 
     def gather(self) -> LocalPlacement[Item]:
         """Return the placement itself, since its items are here already."""
-        return self
+        return self if self.may_leave is None else LocalPlacement(tuple(self.map(itself)))
+
+    def _called(
+        self, function: Callable[..., Any], arguments: Sequence[Any], each: Sequence[Any] | None
+    ) -> list[Any]:
+        if each is None:
+            return [function(item, *arguments) for item in self.items]
+        pairs = zip(self.items, each, strict=True)
+        return [function(item, *arguments, own) for item, own in pairs]
 
 
 class LocalEngine(Engine):
-    """One process, and in it one worker: experts that live together are worked on together."""
+    """One process, and in it one worker: experts that live together are worked on together.
+
+    Parameters
+    ----------
+    may_leave : collection of str, optional
+        The kinds of results, of `distgp.engines.KINDS`, that may leave a worker; all by default.
+    """
 
     name: ClassVar[str] = "local"
 
-    def __init__(self) -> None:
-        self.traffic = Traffic()
-        self.users = weakref.WeakSet()
-
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a new engine: nothing lives in the object itself."""
-        return LocalEngine, ()
+        return LocalEngine, (self.may_leave,)
 
     @property
     def workers(self) -> int:
@@ -70,7 +78,7 @@ class LocalEngine(Engine):
     ) -> LocalPlacement[Item]:
         """Make the items here."""
         del names
-        return LocalPlacement(tuple(source() for source in sources))
+        return LocalPlacement(tuple(source() for source in sources), self.may_leave)
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from distgp import linalg
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts.base import (
     Expert,
     Means,
@@ -116,6 +117,7 @@ class ExactPosterior(Posterior):
         K̃⁻¹y.
     """
 
+    travels_as: ClassVar[Kinds] = {"alpha": "means", "*": "factors"}
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     L: Tensor
@@ -209,6 +211,7 @@ class ExactPosterior(Posterior):
 class ExactMeans(Means):
     """k(x, X_i)ᵀα_i for all experts i; α is zero on padding."""
 
+    travels_as: ClassVar[Kinds] = {"points": "inputs", "*": "means"}
     parameters: Parameters
     points: Tensor
     alpha: Tensor

@@ -96,6 +96,7 @@ class NearestPosterior(Posterior):
         The numbers of neighbours.
     """
 
+    travels_as: ClassVar[str] = "settings"
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     expert: NearestExpert

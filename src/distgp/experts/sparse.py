@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts.base import (
     Expert,
     Means,
@@ -291,6 +292,7 @@ def _sums_of_parts(
 class SparseFactors:
     """B = I + AAᵀ = L_B L_Bᵀ and c = σ⁻¹ L_B⁻¹ Ay: shared by the bound and the prediction."""
 
+    travels_as: ClassVar[str] = "sums"
     LB: Tensor
     c: Tensor
 
@@ -365,6 +367,7 @@ class SparsePosterior(Posterior):
         The rows, while they are at hand. Prediction needs none of them, and files hold none.
     """
 
+    travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
     parameters: Parameters
     Lu: Tensor
     sums: SparseSums
@@ -490,6 +493,7 @@ class SparsePosterior(Posterior):
 class SparseMeans(Means):
     """v(x)ᵀw_i for all experts i."""
 
+    travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "means"}
     parameters: Parameters
     Lu: Tensor
     weights: Tensor

@@ -19,6 +19,7 @@ from torch import Tensor
 from distgp.data.neighbors import Neighbors
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts.base import chunk_rows
 from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
 from distgp.experts.sparse import widened
@@ -91,6 +92,9 @@ class NearestRows(Algorithm):
     """
 
     name: ClassVar[str] = "nearest"
+    exchanges: ClassVar[Kinds] = {
+        "x": "parameters", "targets": "inputs", "square0": "distances", "square1": "distances", "*": "rows"
+    }  # fmt: skip
     n_targets: int = 8192
     n_neighbors: int = 30
     stages: int = 3

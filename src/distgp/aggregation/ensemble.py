@@ -125,7 +125,7 @@ class Ensemble:
         Sparse experts come without the rows that they were conditioned on, exact ones are made of
         them.
         """
-        if isinstance(self.placement, LocalPlacement):
+        if isinstance(self.placement, LocalPlacement) and self.placement.may_leave is None:
             return self
         return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows)))).joined()
 

@@ -138,7 +138,7 @@ class AugmentedCombined(Pointwise):
 
     def gathered(self) -> AugmentedCombined:
         """The same posterior with its augmented experts in this process."""
-        if isinstance(self.augmented, LocalPlacement):
+        if isinstance(self.augmented, LocalPlacement) and self.augmented.may_leave is None:
             return self
         return replace(self, augmented=LocalPlacement(tuple(self.augmented.map(_without_rows))))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Some = TypeVar("Some", bound="Placement[Any]")
 
 
 class EngineWarning(UserWarning):
@@ -99,10 +100,9 @@ class Placement(ABC, Generic[Item]):
         *kinds : str
             Kinds of `distgp.engines.KINDS`.
         """
-        allowed, placement = check_kinds(kinds), self.derive(itself)
+        allowed = check_kinds(kinds)
         both = allowed if self.may_leave is None else allowed & self.may_leave
-        object.__setattr__(placement, "may_leave", both)
-        return placement
+        return guarded(self.derive(itself), both)
 
 
 class Engine(ABC):
@@ -157,12 +157,18 @@ def itself(item: Item) -> Item:
     return item
 
 
+def guarded(placement: Some, may_leave: frozenset[str] | None) -> Some:
+    """Have results of these kinds alone leave the workers of a placement that nobody has yet."""
+    object.__setattr__(placement, "may_leave", may_leave)
+    return placement
+
+
 def released(
     result: Result, function: Callable[..., Any], may_leave: Collection[str] | None
 ) -> Result:
     """Return a function's result, on its worker, if all that is in it may leave."""
     if may_leave is not None:
-        found = returned(result, function)
+        found = +returned(result, function)
         held = sorted(found.keys() - may_leave)
         if held:
             raise MayNotLeaveError(

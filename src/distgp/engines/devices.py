@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import Tensor
 
-from distgp.engines.base import Engine, Item, Placement, Result, itself, released
+from distgp.engines.base import Engine, Item, Placement, Result, guarded, itself, released
 from distgp.engines.local import LocalEngine, LocalPlacement
 from distgp.engines.traffic import Traffic
 
@@ -52,7 +52,6 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
     devices: tuple[torch.device, ...]
     home: torch.device
     traffic: Traffic
-    may_leave: frozenset[str] | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -64,9 +63,10 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
         each: Sequence[Any] | None = None,
     ) -> list[Result]:
         """Call the function on all items at the same time, and bring the results home."""
-        found = self._on_all(function, arguments, each)
+        made = self._on_all(function, arguments, each)
+        found = [released(result, function, self.may_leave) for result in made]
         for result in found:
-            self.traffic.receive(released(result, function, self.may_leave), function)
+            self.traffic.receive(result, function)
         return [moved(result, self.home) for result in found]
 
     def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -88,7 +88,7 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
     def _with(
         self, items: tuple[Any, ...], devices: tuple[torch.device, ...]
     ) -> DevicesPlacement[Any]:
-        return DevicesPlacement(items, devices, self.home, self.traffic, self.may_leave)
+        return guarded(DevicesPlacement(items, devices, self.home, self.traffic), self.may_leave)
 
     def _on_all(
         self, function: Callable[..., Any], arguments: Sequence[Any], each: Sequence[Any] | None
@@ -158,7 +158,8 @@ class DevicesEngine(Engine):
         devices = tuple(self.devices[i % len(self.devices)] for i in range(len(sources)))
         pairs = zip(sources, devices, strict=True)
         items = tuple(moved(source(), device) for source, device in pairs)
-        return DevicesPlacement(items, devices, self.devices[0], self.traffic, self.may_leave)
+        placement = DevicesPlacement(items, devices, self.devices[0], self.traffic)
+        return guarded(placement, self.may_leave)
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""

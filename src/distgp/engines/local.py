@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
 
-from distgp.engines.base import Engine, Item, Placement, Result, itself, released
+from distgp.engines.base import Engine, Item, Placement, Result, guarded, itself, released
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +14,6 @@ class LocalPlacement(Placement[Item], Generic[Item]):
     """Items in this process. Nothing travels."""
 
     items: tuple[Item, ...]
-    may_leave: frozenset[str] | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -38,7 +37,8 @@ class LocalPlacement(Placement[Item], Generic[Item]):
     ) -> LocalPlacement[Any]:
         """Keep what the function makes of each item; None is left out."""
         made = self._called(function, arguments, each)
-        return LocalPlacement(tuple(item for item in made if item is not None), self.may_leave)
+        kept = LocalPlacement(tuple(item for item in made if item is not None))
+        return guarded(kept, self.may_leave)
 
     def gather(self) -> LocalPlacement[Item]:
         """Return the placement itself, since its items are here already."""
@@ -78,7 +78,7 @@ class LocalEngine(Engine):
     ) -> LocalPlacement[Item]:
         """Make the items here."""
         del names
-        return LocalPlacement(tuple(source() for source in sources), self.may_leave)
+        return guarded(LocalPlacement(tuple(source() for source in sources)), self.may_leave)
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""

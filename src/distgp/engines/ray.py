@@ -16,6 +16,7 @@ from distgp.engines.base import (
     Item,
     Placement,
     Result,
+    guarded,
     itself,
 )
 from distgp.engines.local import LocalPlacement
@@ -138,7 +139,7 @@ class RayEngine(Engine):
         own = {worker: ray.put(source) for worker, source in enumerate(sources)}
         step = Step(next(self.pool.keys), None, None, (), own)
         self.pool.take(tuple(own), step, names)
-        return RayPlacement(self, (step,), tuple(own), tuple(names), self.may_leave)
+        return guarded(RayPlacement(self, (step,), tuple(own), tuple(names)), self.may_leave)
 
     def close(self) -> None:
         """Stop the actors; and the cluster, if it was started here and no other engine uses it."""
@@ -178,11 +179,10 @@ class RayPlacement(Placement[Item], Generic[Item]):
         steps: tuple[Step, ...],
         members: tuple[int, ...],
         names: tuple[str, ...],
-        may_leave: frozenset[str] | None,
         held: tuple[int, ...] | None = None,
     ) -> None:
         self.engine, self.steps, self.members, self.names = engine, steps, members, names
-        self.may_leave, self.held = may_leave, members if held is None else held
+        self.held = members if held is None else held
         self.key = steps[-1].key
         engine.pool.live.add(self)
 
@@ -211,14 +211,10 @@ class RayPlacement(Placement[Item], Generic[Item]):
         step = Step(next(pool.keys), self.key, function, shared, own)
         made = pool.take(self.members, step, self.names)
         there = [i for i, kept in enumerate(made) if kept]
-        return RayPlacement(
-            self.engine,
-            (*self.steps, step),
-            tuple(self.members[i] for i in there),
-            tuple(self.names[i] for i in there),
-            self.may_leave,
-            self.members,
-        )
+        members = tuple(self.members[i] for i in there)
+        names = tuple(self.names[i] for i in there)
+        placement = RayPlacement(self.engine, (*self.steps, step), members, names, self.members)
+        return guarded(placement, self.may_leave)
 
     def gather(self) -> LocalPlacement[Item]:
         """Bring a copy of every item into this process."""

@@ -8,6 +8,7 @@ leave a worker.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Number
@@ -32,8 +33,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "moments": "sums, means and products of columns over all rows of a worker",
         "sums": "sums over all rows of a shard of functions of each row, and what is made of them alone",
         "gradients": "values of the objective over all rows of a shard, and their derivatives",
-        "parameters": "kernel, noise and what training keeps beside them",
-        "inducing": "inducing inputs, and central inputs once they are chosen",
+        "parameters": "θ: kernel, noise, inducing inputs in training; and what training keeps beside it",
+        "inducing": "inducing inputs, or central ones, that have been chosen",
         "means": "coefficients of experts' means; for exact experts one per row",
         "factors": "factorised kernel matrices of an expert's rows",
         "basis": "functions that sums are taken on",
@@ -130,33 +131,30 @@ def measured(
     value: object,
     kinds: Kinds = OTHER,
     plain: str = OTHER,
-    seen: dict[int, object] | None = None,
+    inside: frozenset[int] = frozenset(),
 ) -> Counter[str]:
     """Count the bytes of all arrays, numbers and texts in a value, by kind.
 
     Parameters
     ----------
     value : object
-        Looked into as far as it is pickled; what is in it twice is counted once, as it is sent once.
+        Looked into as far as it is pickled.
     kinds : str or mapping of str to str
         What it is, unless its class has a `travels_as`.
     plain : str
         The kind of numbers and texts that nobody gives one.
-    seen : dict, optional
-        What was counted already, by its id.
+    inside : frozenset of int
+        The ids of all that it is a part of: a circle is counted once.
     """
-    seen = {} if seen is None else seen
-    if value is None or id(value) in seen:
+    if value is None or id(value) in inside:
         return Counter()
     kinds, parts = getattr(value, "travels_as", kinds), _parts(value)
-    if parts is not None or isinstance(value, Tensor | np.ndarray):
-        seen[id(value)] = value  # kept, so that its id is nobody else's meanwhile
     if parts is None:
         return _measured_whole(value, kinds, plain)
     total: Counter[str] = Counter()
     for name, part in parts:
         own = kinds if isinstance(kinds, str) else kinds.get(name, kinds)
-        total.update(measured(part, own, plain, seen))
+        total.update(measured(part, own, plain, inside | {id(value)}))
     return total
 
 
@@ -181,7 +179,8 @@ def _measured_whole(value: object, kinds: Kinds, plain: str) -> Counter[str]:
         size = value.nbytes
     else:
         kind = plain if kind == OTHER else kind
-        size = len(value) if isinstance(value, str | bytes) else 8 * isinstance(value, Number)
+        size = 8 if isinstance(value, Number) else sys.getsizeof(value)
+        size = len(value) if isinstance(value, str | bytes) else size
     if kind not in KINDS:
         raise ValueError(f"expected a kind among {', '.join(KINDS)}, got {kind!r} of {value!r:.80}")
     return Counter({kind: size})

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import torch
 
 from distgp.engines.base import Engine, EngineError, EngineWarning, MayNotLeaveError, Placement
 from distgp.engines.devices import DevicesEngine, this_machine
 from distgp.engines.local import LocalEngine, LocalPlacement
 from distgp.engines.traffic import KINDS, Kinds, Traffic, travels
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "ENGINES",
@@ -32,17 +31,12 @@ __all__ = [
     "travels",
 ]
 
-Factory: TypeAlias = Callable[["str | torch.device"], Engine]
-
-
-def _later(module: str, name: str) -> Factory:
-    """Make a factory whose module is imported when it is first called."""
-    return lambda device: getattr(import_module(module), name)(device)
+Factory: TypeAlias = Callable[[str | torch.device], Engine]
 
 
 ENGINES: dict[str, Factory] = {
     "local": this_machine,
-    "ray": _later("distgp.engines.ray", "shared_engine"),
+    "ray": lambda device: import_module("distgp.engines.ray").shared_engine(device),
 }
 """The engines that have a name. Each factory is given the device that the estimator is to use."""
 
@@ -61,19 +55,7 @@ def register(name: str, factory: Factory) -> None:
 
 
 def opened(engine: str | Engine, device: str | torch.device = "cpu") -> Engine:
-    """Return an engine as it is, or the one that a name stands for.
-
-    Parameters
-    ----------
-    engine : str or Engine
-        An engine, or a name in `ENGINES`.
-    device : str or torch.device, default="cpu"
-        The device that the estimator is to use.
-
-    Returns
-    -------
-    Engine
-    """
+    """Return an engine as it is, or the one that a name in `ENGINES` stands for."""
     if isinstance(engine, Engine):
         return engine
     if not isinstance(engine, str) or engine not in ENGINES:

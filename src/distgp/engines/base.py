@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from distgp.engines.traffic import Traffic, check_kinds, returned
+from distgp.engines.traffic import Each, Function, Traffic, check_kinds, returned
 
 if TYPE_CHECKING:
     from distgp.engines.local import LocalPlacement
@@ -46,10 +46,7 @@ class Placement(ABC, Generic[Item]):
 
     @abstractmethod
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call a function on every item, where the item is.
 
@@ -78,9 +75,7 @@ class Placement(ABC, Generic[Item]):
         """Call ``function(item, *arguments)`` on the first item alone."""
 
     @abstractmethod
-    def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-    ) -> Placement[Any]:
+    def derive(self, function: Function, *arguments: Any, each: Each = None) -> Placement[Any]:
         """Place what a function makes of each item beside it; arguments as for `map`.
 
         Items for which the function returns None are left out of the new placement.
@@ -163,9 +158,7 @@ def guarded(placement: Some, may_leave: frozenset[str] | None) -> Some:
     return placement
 
 
-def released(
-    result: Result, function: Callable[..., Any], may_leave: Collection[str] | None
-) -> Result:
+def released(result: Result, function: Function, may_leave: Collection[str] | None) -> Result:
     """Return a function's result, on its worker, if all that is in it may leave."""
     if may_leave is not None:
         found = +returned(result, function)

@@ -8,14 +8,14 @@ import pickle
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from distgp.engines.base import Engine, Item, Placement, Result, guarded, itself, released
 from distgp.engines.local import LocalEngine, LocalPlacement
-from distgp.engines.traffic import Traffic
+from distgp.engines.traffic import Each, Function, Traffic
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -45,7 +45,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class DevicesPlacement(Placement[Item], Generic[Item]):
+class DevicesPlacement(Placement[Item]):
     """Items on the devices of one machine, with the device of each; results are brought to `home`."""
 
     items: tuple[Item, ...]
@@ -57,10 +57,7 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
         return len(self.items)
 
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call the function on all items at the same time, and bring the results home."""
         made = self._on_all(function, arguments, each)
@@ -74,7 +71,7 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
         return self._with(self.items[:1], self.devices[:1]).map(function, *arguments)[0]
 
     def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+        self, function: Function, *arguments: Any, each: Each = None
     ) -> DevicesPlacement[Any]:
         """Keep what the function makes of each item where the item is; None is left out."""
         made = zip(self._on_all(function, arguments, each), self.devices, strict=True)
@@ -90,9 +87,7 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
     ) -> DevicesPlacement[Any]:
         return guarded(DevicesPlacement(items, devices, self.home, self.traffic), self.may_leave)
 
-    def _on_all(
-        self, function: Callable[..., Any], arguments: Sequence[Any], each: Sequence[Any] | None
-    ) -> list[Any]:
+    def _on_all(self, function: Function, arguments: Sequence[Any], each: Each) -> list[Any]:
         """Call the function where the items are, one thread per device."""
         own = [()] * len(self) if each is None else [(value,) for value in each]
         calls = list(zip(self.items, self.devices, own, strict=True))

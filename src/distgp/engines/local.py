@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 from distgp.engines.base import Engine, Item, Placement, Result, guarded, itself, released
+from distgp.engines.traffic import Each, Function
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPlacement(Placement[Item], Generic[Item]):
+class LocalPlacement(Placement[Item]):
     """Items in this process. Nothing travels."""
 
     items: tuple[Item, ...]
@@ -19,10 +20,7 @@ class LocalPlacement(Placement[Item], Generic[Item]):
         return len(self.items)
 
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call the function on one item after the other; PyTorch uses all cores for each."""
         found = self._called(function, arguments, each)
@@ -32,9 +30,7 @@ class LocalPlacement(Placement[Item], Generic[Item]):
         """Call the function on the first item alone."""
         return released(function(self.items[0], *arguments), function, self.may_leave)
 
-    def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-    ) -> LocalPlacement[Any]:
+    def derive(self, function: Function, *arguments: Any, each: Each = None) -> LocalPlacement[Any]:
         """Keep what the function makes of each item; None is left out."""
         made = self._called(function, arguments, each)
         kept = LocalPlacement(tuple(item for item in made if item is not None))
@@ -44,9 +40,7 @@ class LocalPlacement(Placement[Item], Generic[Item]):
         """Return the placement itself, since its items are here already."""
         return self if self.may_leave is None else LocalPlacement(tuple(self.map(itself)))
 
-    def _called(
-        self, function: Callable[..., Any], arguments: Sequence[Any], each: Sequence[Any] | None
-    ) -> list[Any]:
+    def _called(self, function: Function, arguments: Sequence[Any], each: Each) -> list[Any]:
         if each is None:
             return [function(item, *arguments) for item in self.items]
         pairs = zip(self.items, each, strict=True)

@@ -6,7 +6,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 from distgp.checks import is_integer, is_number
 from distgp.engines.base import (
@@ -20,7 +20,7 @@ from distgp.engines.base import (
     itself,
 )
 from distgp.engines.local import LocalPlacement
-from distgp.engines.traffic import measured
+from distgp.engines.traffic import Each, Function, measured
 
 try:
     import ray
@@ -165,7 +165,7 @@ class RayEngine(Engine):
         )
 
 
-class RayPlacement(Placement[Item], Generic[Item]):
+class RayPlacement(Placement[Item]):
     """Items on the shelves of an engine's actors.
 
     `steps` make the items, from the source on; the last step's key is the items' number. `members` are
@@ -190,10 +190,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
         return len(self.members)
 
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call the function on all items at once, each on its worker."""
         return self._round(self.members, function, arguments, each)
@@ -202,9 +199,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
         """Call the function on the first item alone."""
         return self._round(self.members[:1], function, arguments, None)[0]
 
-    def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-    ) -> RayPlacement[Any]:
+    def derive(self, function: Function, *arguments: Any, each: Each = None) -> RayPlacement[Any]:
         """Have each worker put what it makes of its item onto its own shelf."""
         pool = self.engine.pool
         shared, own = self._sent(self.members, function, arguments, each)
@@ -229,7 +224,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
         members: tuple[int, ...],
         function: Callable[..., Result],
         arguments: tuple[Any, ...],
-        each: Sequence[Any] | None,
+        each: Each,
     ) -> list[Result]:
         pool = self.engine.pool
         shared, own = self._sent(members, function, arguments, each)
@@ -244,11 +239,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
         return results
 
     def _sent(
-        self,
-        members: tuple[int, ...],
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        each: Sequence[Any] | None,
+        self, members: tuple[int, ...], function: Function, arguments: tuple[Any, ...], each: Each
     ) -> tuple[Any, dict[int, Any]]:
         """Count and prepare the arguments of all workers, and of each worker alone."""
         own = {} if each is None else dict(zip(members, each, strict=True))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from distgp.engines.base import released
+from distgp.engines.traffic import Function
 
 _DEVICE = ["cpu"]
 """The device that tensors are put on when they arrive in this process."""
@@ -48,12 +49,7 @@ class Worker:
         self._shelf[key] = source()
 
     def derive(
-        self,
-        key: int,
-        parent: int,
-        function: Callable[..., Any],
-        shared: Sequence[Any],
-        own: Sequence[Any],
+        self, key: int, parent: int, function: Function, shared: Sequence[Any], own: Sequence[Any]
     ) -> bool:
         """Put what a function makes of an item onto the shelf; return whether it is more than None."""
         self._shelf[key] = function(self._shelf[parent], *shared, *own)
@@ -62,7 +58,7 @@ class Worker:
     def apply(
         self,
         key: int,
-        function: Callable[..., Any],
+        function: Function,
         shared: Sequence[Any],
         own: Sequence[Any],
         may_leave: Collection[str] | None,
@@ -89,6 +85,6 @@ class Step:
 
     key: int
     parent: int | None
-    function: Callable[..., Any] | None
+    function: Function | None
     shared: Any  # a tuple, or a reference to one
     own: Mapping[int, Any]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Number
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,8 +19,15 @@ from torch import Tensor
 
 Kinds: TypeAlias = str | Mapping[str, str]
 """One kind for a whole value; or kinds by the names of its parts, with "*" for all other parts."""
-Worker = TypeVar("Worker", bound=Callable[..., Any])
+Function: TypeAlias = Callable[..., Any]
+"""A function that runs on workers: of an item, and of the arguments that are sent along."""
+Each: TypeAlias = Sequence[Any] | None
+"""One further argument for each item, where there is one."""
+Named = TypeVar("Named", bound=Function)
 
+ARRAYS = (Tensor, np.ndarray)
+WHOLE = (*ARRAYS, str, bytes, int, float, np.generic, type, FunctionType, MethodType, ModuleType)
+"""Types of values that are not looked into."""
 OTHER = "other"
 SETTINGS = "settings"
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -50,7 +56,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 """All kinds, each with a description of what it covers."""
 
 
-def travels(result: Kinds = OTHER, /, **arguments: Kinds) -> Callable[[Worker], Worker]:
+def travels(result: Kinds = OTHER, /, **arguments: Kinds) -> Callable[[Named], Named]:
     """Say what a function that runs on workers returns, and by name what its arguments are.
 
     Parameters
@@ -70,8 +76,9 @@ def travels(result: Kinds = OTHER, /, **arguments: Kinds) -> Callable[[Worker], 
     for kinds in (result, *arguments.values()):
         check_kinds([kinds] if isinstance(kinds, str) else kinds.values())
 
-    def named(function: Worker) -> Worker:
+    def named(function: Named) -> Named:
         names = list(inspect.signature(function).parameters)[1:]
+        assert arguments.keys() <= {*names}, f"{function.__qualname__} has no such arguments"
         sent = [arguments.get(name, OTHER) for name in names]
         function.__dict__.update(travels_as=result, arguments_travel_as=sent)
         return function
@@ -98,13 +105,7 @@ class Traffic:
         for kind, size in measured(value, kinds, SETTINGS).items():
             self.sent[kind] += copies * size
 
-    def call(
-        self,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        each: Sequence[Any] | None,
-        copies: int,
-    ) -> None:
+    def call(self, function: Function, arguments: Sequence[Any], each: Each, copies: int) -> None:
         """Count the arguments of a call on this many workers, and those that each worker gets alone."""
         kinds = list(getattr(function, "arguments_travel_as", ()))
         kinds += [OTHER] * (len(arguments) + 1 - len(kinds))
@@ -113,7 +114,7 @@ class Traffic:
         for value in () if each is None else each:
             self.send(value, kinds[len(arguments)])
 
-    def receive(self, value: object, function: Callable[..., Any]) -> None:
+    def receive(self, value: object, function: Function) -> None:
         """Count what a function returned on one worker."""
         self.received.update(returned(value, function))
 
@@ -122,65 +123,60 @@ class Traffic:
         return dict(self.sent + self.received)
 
 
-def returned(value: object, function: Callable[..., Any]) -> Counter[str]:
+def returned(value: object, function: Function) -> Counter[str]:
     """Count the bytes of a function's result, by kind."""
     return measured(value, getattr(function, "travels_as", OTHER))
 
 
-def measured(
-    value: object,
-    kinds: Kinds = OTHER,
-    plain: str = OTHER,
-    inside: frozenset[int] = frozenset(),
-) -> Counter[str]:
-    """Count the bytes of all arrays, numbers and texts in a value, by kind.
+def measured(value: object, kinds: Kinds = OTHER, plain: str = OTHER) -> Counter[str]:
+    """Count the bytes of all arrays, numbers and texts in a value, as far as it is pickled, by kind.
 
-    Parameters
-    ----------
-    value : object
-        Looked into as far as it is pickled.
-    kinds : str or mapping of str to str
-        What it is, unless its class has a `travels_as`.
-    plain : str
-        The kind of numbers and texts that nobody gives one.
-    inside : frozenset of int
-        The ids of all that it is a part of: a circle is counted once.
+    It is of these `kinds`, unless it has a `travels_as`. Numbers and texts that nobody gives a kind are
+    `plain`.
     """
-    if value is None or id(value) in inside:
-        return Counter()
-    kinds, parts = getattr(value, "travels_as", kinds), _parts(value)
-    if parts is None:
-        return _measured_whole(value, kinds, plain)
     total: Counter[str] = Counter()
-    for name, part in parts:
-        own = kinds if isinstance(kinds, str) else kinds.get(name, kinds)
-        total.update(measured(part, own, plain, inside | {id(value)}))
+    for kind, size, is_array in _pieces(value, kinds, frozenset()):
+        total[plain if kind == OTHER and not is_array else kind] += size
+    if not total.keys() <= KINDS.keys():
+        raise ValueError(f"expected kinds among {', '.join(KINDS)}, got {', '.join(total)}")
     return total
 
 
-def _parts(value: object) -> list[tuple[str, Any]] | None:
+def _pieces(value: object, kinds: Kinds, inside: frozenset[int]) -> Iterator[tuple[str, int, bool]]:
+    """Yield kind and bytes of all in a value that has no parts, and whether it is an array.
+
+    `inside` has the ids of all that the value is a part of: a circle ends there.
+    """
+    if value is None or id(value) in inside:
+        return
+    kinds = getattr(value, "travels_as", kinds)
+    parts = None if isinstance(value, WHOLE) else _parts(value)
+    if parts is None:
+        kind = kinds if isinstance(kinds, str) else kinds.get("*", OTHER)
+        yield kind, _size(value), isinstance(value, ARRAYS)
+        return
+    inside = inside | {id(value)}
+    for name, part in parts:
+        own = kinds if isinstance(kinds, str) else kinds.get(name, kinds)
+        yield from _pieces(part, own, inside)
+
+
+def _parts(value: object) -> Iterable[tuple[str, Any]] | None:
     """Return the parts of a value with their names, empty where they have none; None if it is whole."""
-    if isinstance(value, Mapping):
-        return [(str(name), part) for name, part in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [("", part) for part in value]
-    whole = Tensor | np.ndarray | type | FunctionType | MethodType | ModuleType
-    if isinstance(value, whole) or not hasattr(value, "__dict__"):
+    if isinstance(value, Mapping):
+        return value.items()
+    if not hasattr(value, "__dict__"):
         return None
     state = value.__getstate__()
-    named = state if isinstance(state, dict) else {"": state}
-    return [(name, part) for name, part in named.items() if name != "travels_as"]
+    if not isinstance(state, dict):
+        return [("", state)]
+    return [(name, part) for name, part in state.items() if name != "travels_as"]
 
 
-def _measured_whole(value: object, kinds: Kinds, plain: str) -> Counter[str]:
-    """Count the bytes of a value that has no parts."""
-    kind = kinds if isinstance(kinds, str) else kinds.get("*", OTHER)
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        size = value.nbytes
-    else:
-        kind = plain if kind == OTHER else kind
-        size = 8 if isinstance(value, Number) else sys.getsizeof(value)
-        size = len(value) if isinstance(value, str | bytes) else size
-    if kind not in KINDS:
-        raise ValueError(f"expected a kind among {', '.join(KINDS)}, got {kind!r} of {value!r:.80}")
-    return Counter({kind: size})
+def _size(value: object) -> int:
+    """Return the bytes of a value without parts."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 8 if isinstance(value, int | float) else getattr(value, "nbytes", sys.getsizeof(value))

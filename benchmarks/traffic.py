@@ -69,7 +69,8 @@ def placed(expert: str) -> tuple[DevicesEngine, Parameters, Placement[Shard]]:
 
 
 def training() -> Iterator[Step]:
-    for name, algorithm in distgp.ALGORITHMS.items():
+    algorithms: dict[str, Any] = dict(distgp.ALGORITHMS)
+    for name, algorithm in algorithms.items():
         for expert in algorithm.serves:
             engine, theta, shards = placed(expert)
             step = partial(train, algorithm(n_iter=5), distgp.EXPERTS[expert](), theta, shards)
@@ -113,7 +114,7 @@ def whole_fits() -> Iterator[Step]:
             )
             fit = partial(gp.fit, ROWS.X.numpy(), ROWS.y.numpy())
             if name.startswith("fit_parquet"):
-                fit = partial(gp.fit_parquet, table, "y")
+                fit = partial(gp.fit_parquet, str(table), "y")
             yield measured(engine, "all else", name, expert, fit)
             if not model.with_stem(expert).exists():
                 save = partial(gp.save, model.with_stem(expert))

@@ -1,7 +1,6 @@
 """What travels says what it is, is counted alike on every engine, and can be held back."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,7 +109,7 @@ GUARDED = {"local": LocalEngine, "devices": two_devices}
 
 
 @pytest.mark.parametrize("name", [*GUARDED, "ray"])
-def test_a_fit_from_which_no_rows_leave(name, request):
+def test_a_fit_from_which_no_rows_leave(name, request, tmp_path):
     if name == "ray":
         request.getfixturevalue("engine")
         from distgp.engines.ray import RayEngine
@@ -125,7 +124,7 @@ def test_a_fit_from_which_no_rows_leave(name, request):
         free = DistributedGPRegressor(**options).fit(X, Y)
         np.testing.assert_allclose(gp.predict(X[:9]), free.predict(X[:9]), atol=1e-6)
         for leave in (
-            lambda: gp.save("never.safetensors"),
+            lambda: gp.save(tmp_path / "never.safetensors"),
             lambda: gp.gather(),
             lambda: gp.predict(X[:9], aggregation="rbcm"),
             lambda: gp.partial_fit(X[:9], Y[:9]),
@@ -133,7 +132,7 @@ def test_a_fit_from_which_no_rows_leave(name, request):
         ):
             with pytest.raises(MayNotLeaveError):
                 leave()
-    assert not Path("never.safetensors").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @dataclass(frozen=True, eq=False)

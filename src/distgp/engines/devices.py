@@ -18,7 +18,7 @@ from distgp.engines.local import LocalEngine, LocalPlacement
 from distgp.engines.traffic import Each, Function, Traffic
 
 
-def moved(value: Any, device: torch.device) -> Any:
+def moved(value: object, device: torch.device) -> Any:
     """Copy a value of any kind, with all tensors in it on a device.
 
     It is pickled and unpickled in memory; tensors are left out of that, and moved by themselves.

@@ -28,7 +28,7 @@ REPLACE_LIMIT = 20.0
 
 
 class Gone(Exception):
-    """What a lost worker held could not be made again."""
+    """Raised for a part of a lost worker that could not be made again, with the reason."""
 
     def __init__(self, why: Exception) -> None:
         super().__init__(str(why))

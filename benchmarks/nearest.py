@@ -179,7 +179,7 @@ def trained(device: str, sizes: tuple[int, ...], seeds: int, peers: bool) -> Ite
                 mean, std = gp.predict(arrays[2], return_std=True)
                 seconds = now(device) - begin
                 found = gp.kernel_.parameters()["kernel.lengthscale"].cpu().numpy()
-                found = found * gp.models_[0].scaling.x_scale
+                found = found * gp.model_.targets[0].scaling.x_scale
                 lengths = {"shortest": found.min(), "longest": found.max()}
                 row = scores(mean, std, f, y_test, noise) | {"seconds": seconds}
                 yield base | {"model": "nearest", "fit_s": fitted - begin} | row | lengths

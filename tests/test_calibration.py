@@ -80,7 +80,7 @@ def test_calibration_rows_are_not_fitted():
     X, y = data(500)
     gp = DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X, y)
     assert gp.experts_.row_count() == 400
-    assert len(gp.models_[0].calibration.scores) == 100
+    assert len(gp.model_.targets[0].calibration.scores) == 100
 
 
 def test_groups_have_intervals_of_their_own():
@@ -180,7 +180,7 @@ def test_times_with_a_zone_say_which_rows_are_held_out():
     when = pd.Series(pd.date_range("2024-01-01", periods=300, freq="h", tz="Europe/Berlin"))[order]
     gp = DistributedGPRegressor(validation="last", calibrate="conformal", n_iter=3)
     gp.fit(X, y, np.ones(300) + (np.arange(300) % 2), time=when)
-    assert gp.choice_ is not None and len(gp.models_[0].calibration.scores) == 60
+    assert gp.choice_ is not None and len(gp.model_.targets[0].calibration.scores) == 60
 
 
 def test_a_group_is_one_whatever_the_type_of_its_number():

@@ -5,8 +5,13 @@ import pandas as pd
 import pytest
 
 import distgp
-from distgp import DistributedGPRegressor, auto, choice
-from distgp.choice import hold_out
+from distgp import DistributedGPRegressor
+from distgp.data.rows import Schema
+from distgp.plan import resolve
+from distgp.selection import ChoiceWarning, hold_out
+from distgp.selection.candidates import KERNELS_TRIED, ways_to_fit
+from distgp.training import Learning
+from distgp.training.initial import LARGEST_SIGNAL
 
 
 def smooth(n, seed=0):
@@ -72,13 +77,13 @@ def test_the_best_candidate_is_taken_and_fitted_to_all_rows():
     X, y = smooth(2_000)
     gp = DistributedGPRegressor(n_iter=40).fit(X, y)
     table = gp.choice_
-    tried = {candidate.name for candidate in auto.candidates(2_000)}
+    tried = {candidate.name for candidate in ways_to_fit(2_000)}
     assert {trial.name for trial in table.trials} == tried | {"training mean", "ridge regression"}
     candidates = [trial for trial in table.trials if not trial.baseline]
     assert table.best.nlpd == min(trial.nlpd for trial in candidates)
     assert [trial.chosen for trial in table.trials].count(True) == 1
     assert table.rows + table.held_out == 2_000
-    taken = next(c for c in auto.candidates(2_000) if c.name == table.best.name)
+    taken = next(c for c in ways_to_fit(2_000) if c.name == table.best.name)
     assert gp.settled_ == taken.settings
     assert gp.experts_.row_count() == 2_000
     assert "→ " + table.best.name in str(table) and "90 % cover" in str(table)
@@ -108,7 +113,7 @@ def test_the_kernel_can_be_chosen_alone():
     gp = DistributedGPRegressor(expert="exact", n_experts=1, kernel="auto", n_iter=40).fit(X, y)
     assert "linear" in gp.settled_["kernel"]
     assert {t.name.split(", ")[1] for t in gp.choice_.trials if not t.baseline} == set(
-        auto.KERNELS_TRIED
+        KERNELS_TRIED
     )
 
 
@@ -119,7 +124,7 @@ def test_expert_and_kernel_can_be_chosen_together():
         X, y, groups=groups
     )
     names = [t.name for t in gp.choice_.trials if not t.baseline]
-    assert len(names) == len(set(names)) == 2 + len(auto.KERNELS_TRIED) - 1
+    assert len(names) == len(set(names)) == 2 + len(KERNELS_TRIED) - 1
     with pytest.raises(ValueError, match="but validation is 'random'"):
         DistributedGPRegressor().fit(X, y, groups=groups)
     with pytest.raises(ValueError, match="no parameter 'length'"):
@@ -148,7 +153,7 @@ def test_a_baseline_that_wins_is_told():
     """A straight line whose last third continues it: a GP that returns to the mean is worse than it."""
     X = np.linspace(0, 1, 300)[:, None]
     y = 10 * X[:, 0] + 0.01 * np.random.default_rng(0).normal(size=300)
-    with pytest.warns(choice.ChoiceWarning, match="ridge regression"):
+    with pytest.warns(ChoiceWarning, match="ridge regression"):
         gp = DistributedGPRegressor(kernel="matern12", validation="last", n_iter=30).fit(X, y)
     assert "ridge regression" in [t.name for t in gp.choice_.better_baselines]
 
@@ -195,17 +200,15 @@ def test_the_signal_variance_stays_near_the_targets():
     X, y = smooth(120)
     smooth_target = X[:, 0] + 1e-3 * y  # its likelihood grows with the variance for ever
     gp = DistributedGPRegressor().fit(X, smooth_target)
-    assert float(gp.kernel_.parameters()["variance"]) <= distgp.estimator.LARGEST_SIGNAL * (
-        1 + 1e-9
-    )
+    assert float(gp.kernel_.parameters()["variance"]) <= LARGEST_SIGNAL * (1 + 1e-9)
     free = DistributedGPRegressor(bounds={"variance": (1e-3, 1e6)}).fit(X, smooth_target)
-    assert float(free.kernel_.parameters()["variance"]) > distgp.estimator.LARGEST_SIGNAL
+    assert float(free.kernel_.parameters()["variance"]) > LARGEST_SIGNAL
 
 
 def test_independent_experts_have_about_a_thousand_rows():
-    assert auto.number_of_experts(4_500, "sparse", 100, independent=True) == 5
-    assert auto.number_of_experts(1_500, "exact", 1, independent=True) == 2
-    assert auto.number_of_experts(1, "exact", 1, independent=True) == 1
+    for kind, n, wanted in (("sparse", 4_500, 5), ("exact", 1_500, 2), ("exact", 1, 1)):
+        given = DistributedGPRegressor(expert=kind, training="independent").get_params()
+        assert resolve(given, Schema(2), n).number_of_experts(n, workers=1) == wanted
 
 
 def test_rows_that_stay_with_the_workers_are_chosen_for_by_a_sample(tmp_path):
@@ -226,14 +229,13 @@ def test_rows_that_stay_with_the_workers_are_chosen_for_by_a_sample(tmp_path):
 @pytest.mark.parametrize("n", [400, 1700])
 def test_training_starts_where_the_trial_of_the_best_ended(n, monkeypatch):
     X, y = smooth(n)
-    told = []
-    learn = distgp.fit.learn
+    told, learn = [], Learning.on
 
-    def noted(shards, expert, start, algorithm, **options):
-        told.append((options["learnt"], start))
-        return learn(shards, expert, start, algorithm, **options)
+    def noted(learning, expert, shards):
+        told.append((learning.learnt, learning.start))
+        return learn(learning, expert, shards)
 
-    monkeypatch.setattr(distgp.fit, "learn", noted)
+    monkeypatch.setattr(Learning, "on", noted)
     gp = DistributedGPRegressor(random_state=0).fit(X, y)
     (*trials, last), plain = told, DistributedGPRegressor(random_state=0, **gp.settled_)
     assert not any(learnt for learnt, _ in trials), "trials start from nothing"

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from helpers import make_data
 
-from distgp import AGGREGATORS, DistributedGPRegressor, choice, metrics
+from distgp import AGGREGATORS, DistributedGPRegressor, metrics
 from distgp import compare as module
-from distgp.choice import hold_out
 from distgp.compare import (
     Result,
     baselines,
@@ -21,6 +20,7 @@ from distgp.compare import (
     serving,
     write_csv,
 )
+from distgp.selection import hold_out, trials
 
 BASELINES = ["training mean", "ridge regression", "gradient boosting"]
 
@@ -131,7 +131,9 @@ def test_baselines_are_measured_on_the_same_rows():
     by_name = {r.name: r for r in results}
     assert [by_name[name].rmse for name in BASELINES] == [r.rmse for r in found]
     assert by_name["full exact GP"].rmse < found[0].rmse
-    assert not np.isin(X[test, 0], model.models_[0].scaling.original(_rows(model))[:, 0]).any()
+    assert not np.isin(
+        X[test, 0], model.model_.targets[0].scaling.original(_rows(model))[:, 0]
+    ).any()
 
 
 def _rows(model):
@@ -142,7 +144,7 @@ def test_a_baseline_that_cannot_be_fitted_says_why(monkeypatch):
     def refuse(*_):
         raise ValueError("too few\nrows")
 
-    monkeypatch.setattr(choice, "with_spread", refuse)
+    monkeypatch.setattr(trials, "with_spread", refuse)
     X, y = make_data(20, d=1)
     mean, ridge, boosting = baselines(X[:15], y[:15], X[15:], y[15:])
     assert mean.error is None and mean.rmse > 0
@@ -156,7 +158,7 @@ def test_the_last_rows_are_held_out_in_the_order_of_time():
     model = DistributedGPRegressor(training=None)
     dates = np.datetime64("2024-01-01") + time
     on_split(model, X, y, test=0.25, seed=0, validation="last", time=dates)
-    kept = model.models_[0].scaling.original(_rows(model))[:, 0]
+    kept = model.model_.targets[0].scaling.original(_rows(model))[:, 0]
     assert sorted(kept) == pytest.approx(sorted(X[time < 60, 0]))
 
 
@@ -165,7 +167,7 @@ def test_whole_groups_are_held_out():
     groups = np.repeat(list("abcd"), 20)
     model = DistributedGPRegressor(training=None)
     on_split(model, X, y, test=0.25, seed=0, validation="groups", groups=groups)
-    kept = model.models_[0].scaling.original(_rows(model))[:, 0]
+    kept = model.model_.targets[0].scaling.original(_rows(model))[:, 0]
     whole = [np.isclose(X[groups == g, 0][:, None], kept).any(1) for g in "abcd"]
     assert sorted(w.all() for w in whole) == [False, True, True, True]
     assert not any(w.any() for w in whole if not w.all())

@@ -16,7 +16,7 @@ from distgp.findings import (
     InducingWarning,
     NotConvergedWarning,
     NothingLearntWarning,
-    tell,
+    warn_about_fit,
 )
 
 
@@ -33,7 +33,7 @@ def told(data, targets=None, **options):
         gp = DistributedGPRegressor(**{"expert": "exact"} | options).fit(*data)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tell(gp.models_, gp.bounds, len(data[0]), targets)
+        warn_about_fit(gp.model_.targets, gp.bounds, len(data[0]), targets)
     assert all(warning.filename == __file__ for warning in caught)
     return gp, {warning.category: str(warning.message) for warning in caught}
 
@@ -93,7 +93,7 @@ def test_stages_are_told_apart():
     short = replace(early, last_stage=result.last_stage - 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tell([replace(gp.models_[0], training=short)], None, 600)
+        warn_about_fit([replace(gp.model_.targets[0], training=short)], None, 600)
 
 
 def test_bounds_that_were_given_are_told():
@@ -117,7 +117,7 @@ def test_a_lengthscale_at_its_lower_default_bound_is_told():
     assert "lengthscale[0] at its lower bound 0.05" in found[BoundWarning]
     with warnings.catch_warnings(record=True) as caught:  # the same as a default
         warnings.simplefilter("always")
-        tell(gp.models_, None, 400)
+        warn_about_fit(gp.model_.targets, None, 400)
     assert [warning.category for warning in caught] == [BoundWarning]
     assert "drop such a column" in str(caught[0].message)
 
@@ -187,8 +187,8 @@ def test_too_few_inducing_inputs_are_told(monkeypatch):
     assert 'expert="nearest"' in text and issubclass(InducingWarning, inducing.InducingWarning)
     # What is left is the mean over all rows of k(x, x) − q(x, x), in units of the noise.
     theta, Z = (
-        gp.models_[0].parameters,
-        gp.models_[0].scaling.inputs(X, gp.models_[0].parameters.noise),
+        gp.model_.targets[0].parameters,
+        gp.model_.targets[0].scaling.inputs(X, gp.model_.targets[0].parameters.noise),
     )
     cross = theta.kernel(Z, theta.inducing).numpy()
     q = (cross * np.linalg.solve(theta.kernel(theta.inducing).numpy(), cross.T).T).sum(1)

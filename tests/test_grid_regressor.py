@@ -93,11 +93,11 @@ def test_box_boundary_and_named_training_grid():
     X, y = make_data(300)
     gp = SparseGridGP(level=3, box=[(-3, 3), (-4, 4)], boundary=True, training=(3, 2), n_iter=5)
     gp.fit(X, y)
-    model = gp.models_[0]
+    model = gp.model_.targets[0]
     points = model.scaling.original(model.posterior.basis.grid.points(model.box))
     np.testing.assert_allclose([points.min(0), points.max(0)], [[-3, -4], [3, 4]])
     assert len(points) == gp.describe(300, 2).union
-    inner = SparseGridGP(level=3, training=None).fit(X, y).models_[0]
+    inner = SparseGridGP(level=3, training=None).fit(X, y).model_.targets[0]
     inner_points = inner.scaling.original(inner.posterior.basis.grid.points(inner.box))
     assert (inner_points > X.min(0)).all() and (inner_points < X.max(0)).all()
 

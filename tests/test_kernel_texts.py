@@ -34,7 +34,7 @@ def test_periods_in_hours_forecast_where_standardised_ones_cannot():
     assert error(gp, X[n:], y[n:]) < 4.0
     plain = DistributedGPRegressor(kernel="matern52", **FIXED).fit(X[:n], y[:n])
     assert error(plain, X[n:], y[n:]) > 15.0
-    scale = gp.models_[0].scaling.x_scale[0]
+    scale = gp.model_.targets[0].scaling.x_scale[0]
     periods = [k.period.item() * scale for k in gp.kernel_.kernels[0].kernel.kernels]
     np.testing.assert_allclose(periods, [24.0, 168.0])  # a period given stays
 

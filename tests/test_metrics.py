@@ -24,13 +24,6 @@ def test_nlpd_against_scipy():
     assert metrics.nlpd(Y, MEAN, VARIANCE) == pytest.approx(expected, rel=1e-12)
 
 
-def test_msll_is_zero_for_the_trivial_prediction():
-    train = np.array([0.0, 1.0, 5.0])
-    trivial = np.full(4, train.mean()), np.full(4, train.var())
-    assert metrics.msll(Y, *trivial, train) == pytest.approx(0.0, abs=1e-14)
-    assert metrics.msll(Y, Y, np.full(4, 1e-4), train) < 0
-
-
 def test_coverage_of_a_calibrated_prediction_is_its_level():
     rng = np.random.default_rng(0)
     mean, std = rng.normal(size=200_000), rng.uniform(0.1, 2, size=200_000)
@@ -62,7 +55,6 @@ def test_tensors_and_arrays_give_the_same():
         (lambda: metrics.coverage([1.0], [1.0], [-1.0]), "positive"),
         (lambda: metrics.wasserstein2([1.0], [-1.0], [1.0], [1.0]), "positive"),
         (lambda: metrics.smse([1.0, 1.0], [1.0, 1.0]), "undefined"),
-        (lambda: metrics.msll([1.0], [1.0], [1.0], [2.0, 2.0]), "undefined"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(call, message):

@@ -13,7 +13,7 @@ from distgp import DistributedGPRegressor
 from distgp.data import Scaling, Shard
 from distgp.data.source import placed
 from distgp.engines import LocalPlacement
-from distgp.novelty import RIDGE, Inputs, NoveltyWarning, novelty, tell_novelty
+from distgp.novelty import RIDGE, Inputs, NoveltyWarning, novelty, warn_of_novelty
 from experiments.datasets import TASKS
 
 
@@ -111,11 +111,22 @@ def fitted(expert, X, normalize=True, **options):
     """A model that knows its inputs. The regressor itself may give it them; so this replaces them."""
     gp = DistributedGPRegressor(expert=expert, training=None, normalize=normalize, **options)
     gp.fit(X, X[:, 0] + X[:, 1])
-    model = gp.models_[0]
-    standard = model.scaling.inputs(X, model.parameters.noise)
-    data = placed([Shard.of(standard, standard[:, 0])])
-    gp.models_ = [replace(model, inputs=Inputs.of(data, 0, nearest=expert != "sparse"))]
+    points = standard(gp, X)
+    data = placed([Shard.of(points, points[:, 0])])
+    inputs = Inputs.of(data, 0, nearest=expert != "sparse")
+    gp.model_ = replace(gp.model_, inputs=inputs)
     return gp
+
+
+def standard(gp, X):
+    """Points in the units of the experts."""
+    target = gp.model_.targets[0]
+    return target.scaling.inputs(X, target.parameters.noise)
+
+
+def new(gp, X):
+    """The novelty of points, from the parts of the model."""
+    return novelty(gp.model_.inputs, gp.model_.targets[0].ensemble, standard(gp, X))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -124,7 +135,7 @@ def test_novelty_is_the_larger_of_two_ratios(expert, normalize):
     X = rows(300)
     gp = fitted(expert, X, normalize, n_experts=3, n_inducing=20)
     test = np.concatenate([rows(50, seed=1), 10 + X[:3]])
-    found = novelty(gp.models_[0], test)
+    found = new(gp, test)
     far, near = naive(X)
     Z, T = (X - X.mean(0)) / X.std(0), (test - X.mean(0)) / X.std(0)
     covariance = np.cov(Z.T, bias=True) + RIDGE * np.eye(3)
@@ -135,41 +146,42 @@ def test_novelty_is_the_larger_of_two_ratios(expert, normalize):
         wanted = np.maximum(wanted, nearest)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     assert (found[-3:] > 1).all()
-    again = gp.models_[0].gathered()
-    assert again.inputs is gp.models_[0].inputs
-    np.testing.assert_array_equal(novelty(again, test), found)
+    again = gp.model_.gathered()
+    assert again.inputs is gp.model_.inputs
+    gp.model_ = again
+    np.testing.assert_array_equal(new(gp, test), found)
 
 
 def test_a_gap_between_the_rows_is_new():
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(-3, 0.3, size=(200, 2)), rng.normal(3, 0.3, size=(200, 2))])
-    found = novelty(fitted("exact", X).models_[0], np.array([[0.0, 0.0], [3.0, 3.0]]))
+    found = new(fitted("exact", X), np.array([[0.0, 0.0], [3.0, 3.0]]))
     assert found[0] > 3 and found[1] < 1
 
 
 def test_many_new_rows_are_told_in_plain_words():
     X = rows(400)
     gp = fitted("exact", X)
-    model, new = gp.models_[0], rows(100, seed=2) * [1, 1, 3]
-    share = (
-        model.inputs.mahalanobis(model.scaling.inputs(new, model.parameters.noise)) > 1
-    ).double()
+    inputs, points = gp.model_.inputs, rows(100, seed=2) * [1, 1, 3]
+    unlike = standard(gp, points)
+    share = (inputs.mahalanobis(unlike) > 1).double()
     assert 0.1 < share.mean() < 1
     words = rf"{100 * share.mean():.0f} % of the 100 rows to predict.*extrapolation.*cannot be trusted.*"
     with pytest.warns(
         NoveltyWarning, match=words + r"gp\.novelty\(X\).*validation=\"last\""
     ) as told:
-        tell_novelty(model, new)
+        warn_of_novelty(inputs, unlike)
     assert told[0].filename == __file__ and len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tell_novelty(model, X)
-        tell_novelty(model, rows(500, seed=3)[:300])
-        tell_novelty(model, new[:19])
-        tell_novelty(replace(model, inputs=None), new)
-        tell_novelty(replace(model, inputs=replace(model.inputs, rows=49)), new)
+        warn_of_novelty(inputs, standard(gp, X))
+        warn_of_novelty(inputs, standard(gp, rows(500, seed=3)[:300]))
+        warn_of_novelty(inputs, unlike[:19])
+        warn_of_novelty(replace(inputs, rows=49), unlike)
+        gp.model_ = replace(gp.model_, inputs=None)
+        gp.predict(points)
     with pytest.raises(ValueError, match="earlier version of distgp fitted it: fit it again"):
-        novelty(replace(model, inputs=None), new)
+        gp.novelty(points)
 
 
 @pytest.mark.parametrize(("n", "d"), [(60, 2), (60, 12), (60, 80), (100, 30)])
@@ -186,16 +198,16 @@ def test_few_training_rows_do_not_make_others_new(n, d):
 
 
 def test_files_keep_the_inputs_and_those_without_can_be_read(tmp_path):
-    X, new = rows(100), rows(40, seed=1)
+    X, points = rows(100), rows(40, seed=1)
     gp = fitted("exact", X, n_experts=2)
     gp.save(tmp_path / "m.safetensors")
     again = distgp.load(tmp_path / "m.safetensors")
-    np.testing.assert_array_equal(novelty(again.models_[0], new), novelty(gp.models_[0], new))
-    gp.partial_fit(new, new[:, 0])
-    assert gp.models_[0].inputs is not None
-    gp.models_ = [replace(gp.models_[0], inputs=None)]
+    np.testing.assert_array_equal(new(again, points), new(gp, points))
+    gp.partial_fit(points, points[:, 0])
+    assert gp.model_.inputs is not None
+    gp.model_ = replace(gp.model_, inputs=None)
     gp.save(tmp_path / "m.safetensors")
-    assert distgp.load(tmp_path / "m.safetensors").models_[0].inputs is None
+    assert distgp.load(tmp_path / "m.safetensors").model_.inputs is None
 
 
 @real

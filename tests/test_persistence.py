@@ -96,7 +96,7 @@ def test_the_header_can_be_read_by_anyone(tmp_path):
     about = header_of(tmp_path / "m.safetensors")["__metadata__"]
     assert (
         about["kind"] == "distgp-model"
-        and about["format"] == "1"
+        and about["format"] == "2"
         and about["distgp"] == distgp.__version__
     )
     assert "Matern52" in about["kernel"] and json.loads(about["parameters"])["n_experts"] == "3"

@@ -14,11 +14,11 @@ from helpers import make_data
 from matplotlib import pyplot as plt
 
 from distgp import DistributedGPRegressor, SparseGridGP, plotting
-from distgp.choice import Choice, Trial
 from distgp.compare import Result, compare, reference
 from distgp.experts import Parameters
 from distgp.kernels import RBF, Linear, Periodic
 from distgp.novelty import NoveltyWarning
+from distgp.selection.trials import Choice, Trial
 from distgp.training.base import Round, TrainingResult
 
 
@@ -399,6 +399,9 @@ def test_names_of_hyperparameters_tell_kernels_apart():
     np.testing.assert_allclose(drawn(deviations, "signal sd, RBF")[1], np.sqrt(2.0))
     with pytest.raises(ValueError, match="training=None, so there are no rounds to draw: leave"):
         plotting.plot_training(model)
+    shared = RBF([1.0, 2.0], shared=(0, 1, 1))
+    result = history(shared, {"kernel.lengthscale": [1.0, 2.0], "noise": [0.1]})
+    assert set(texts(plotting.plot_training(result)[1].get_legend())) == {"x0", "x1"}
     linear = history(Linear(), {"kernel.variance": [1.0], "noise": [0.1]})
     ax = plotting.plot_training(linear)[1]
     assert [text.get_text() for text in ax.texts] == ["none in this kernel"]

@@ -149,7 +149,7 @@ def client(connect):
 def expected(folder, table, **options):
     """What the model predicts in this process."""
     gp = distgp.load(folder / "table")
-    return unnamed(gp.predict, gp.table_.matrix(table), return_std=True, **options)
+    return unnamed(gp.predict, gp.model_.schema.table.matrix(table), return_std=True, **options)
 
 
 def post_arrow(client, body, url="/predict", **headers):
@@ -425,6 +425,14 @@ def run(*arguments):
     done = CliRunner(env={"NO_COLOR": "1"}).invoke(app, ["serve", *map(str, arguments)])
     assert done.exit_code == 2 and done.output.count("\n") == 1
     return done.output
+
+
+def test_the_limits_of_the_command_are_those_of_the_server():
+    from distgp import serve
+    from distgp.cli.option_table import TABLE
+
+    defaults = {row.name: row.default for row in TABLE if row.commands == "serve"}
+    assert (defaults["max_rows"], defaults["max_bytes"]) == (serve.MOST_ROWS, serve.MOST_BYTES)
 
 
 def test_errors_of_the_command_are_one_line(folder, monkeypatch):

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,10 +21,11 @@ from distgp import (
     SparseGridGP,
 )
 from distgp import summary as module
-from distgp.choice import Choice, Trial
 from distgp.data.column import Column
 from distgp.data.encoding import Columns
+from distgp.data.rows import Schema
 from distgp.kernels import Kernel
+from distgp.selection.trials import Choice, Trial
 from distgp.summary import feature_relevance, noise_sd, summary
 
 SCALES = np.array([1.0, 10.0, 100.0])
@@ -69,7 +71,7 @@ def test_the_model_in_other_units_has_the_same_covariance(rows):
     # k(x, x′) in the target's units, from the quantities alone, against that of the model.
     X, y = rows
     gp = given(2.0 * RBF([1.0, 2.0, 3.0]) + 3.0 * Linear([0.5, 1.0, 2.0]) + Constant(0.7), X, y)
-    found, model = summary(gp), gp.models_[0]
+    found, model = summary(gp), gp.model_.targets[0]
     length = np.array(list(values(found, "lengthscale").values()))
     slope = np.array(list(values(found, "slope sd").values()))
     a, b = X[:5, None], X[None, 5:9]
@@ -135,12 +137,12 @@ def test_experts_with_hyperparameters_of_their_own_have_a_range(rows):
     X, y = rows
     gp = DistributedGPRegressor(n_experts=3, training="independent", n_iter=4).fit(X, y)
     found = summary(gp)
-    lengths = gp.kernel_.kernel.lengthscale.numpy() * gp.models_[0].scaling.x_scale
+    lengths = gp.kernel_.kernel.lengthscale.numpy() * gp.model_.targets[0].scaling.x_scale
     first = next(q for q in found.targets[0].quantities if q.column == "x0")
     assert (first.low, first.high) == pytest.approx((lengths[:, 0].min(), lengths[:, 0].max()))
     assert first.value == pytest.approx(np.median(lengths[:, 0]))
     assert " to " in str(first) and found.targets[0].training == "independent"
-    assert noise_sd(gp.models_[0]) == pytest.approx(found.targets[0].noise.value)
+    assert noise_sd(gp.model_.targets[0]) == pytest.approx(found.targets[0].noise.value)
     assert feature_relevance(gp).sum() == pytest.approx(1)
 
 
@@ -228,8 +230,8 @@ def test_relevance_is_the_deviation_of_slopes_of_functions_drawn_from_the_kernel
     X, y = rows
     kernel = 2.0 * RBF([0.7, 2.0, 5.0]) * Linear([1.0, 0.5, 0.1]) + Periodic(1.3, 4.0, [2])
     gp = given(kernel, X, y)
-    K, h = gp.models_[0].parameters.kernel, 1e-4
-    points = gp.models_[0].scaling.inputs(X, gp.models_[0].parameters.noise)
+    K, h = gp.model_.targets[0].parameters.kernel, 1e-4
+    points = gp.model_.targets[0].scaling.inputs(X, gp.model_.targets[0].parameters.noise)
     slopes = []
     for j in range(3):
         step = points.new_zeros(3)
@@ -277,7 +279,7 @@ def weather():
 
 def of_table(kernel, X, y):
     gp = given(kernel, X, y)
-    gp.table_, gp.feature_names_in_ = SKY, np.array(SKY.features, dtype=object)
+    gp.model_ = replace(gp.model_, schema=Schema.of(SKY))
     return gp
 
 
@@ -327,7 +329,7 @@ def test_columns_of_arrays_that_share_a_lengthscale_go_by_all_of_their_names(row
 def test_experts_with_shared_lengthscales_of_their_own_have_a_range(rows):
     kernel = RBF([1.0, 2.0], shared=(0, 1, 1))
     gp = DistributedGPRegressor(kernel=kernel, n_experts=3, training="independent", n_iter=3)
-    found, scaling = summary(gp.fit(*rows)), gp.models_[0].scaling
+    found, scaling = summary(gp.fit(*rows)), gp.model_.targets[0].scaling
     lengths = gp.kernel_.lengthscale.numpy()
     assert lengths.shape == (3, 2)
     (first, second) = [q for q in found.targets[0].quantities if q.name == "lengthscale"]

@@ -38,7 +38,7 @@ def fitted(kernel: Kernel = EVERYTHING, targets: int = 1, **options):
 
 
 def module_of(gp, latent: bool = False):
-    return torch_module.of(gp.models_, gp._one_target, latent)
+    return torch_module.of(gp.model_.targets, gp.model_.one_target, latent)
 
 
 @cache  # an export takes a second
@@ -95,7 +95,7 @@ def test_exported_programs_need_no_distgp(tmp_path):
 
 def test_one_target_in_a_column_stays_a_column():
     gp = fitted(Matern52([0.7, 0.9]))
-    mean, std = torch_module.of(gp.models_, one_target=False)(torch.as_tensor(NEW))
+    mean, std = torch_module.of(gp.model_.targets, one_target=False)(torch.as_tensor(NEW))
     assert mean.shape == std.shape == (40, 1)
 
 
@@ -135,7 +135,7 @@ def test_float32_is_off_by_its_rounding_times_the_weights(kernel):
     found = module(torch.as_tensor(NEW))
     assert found[0].dtype == found[1].dtype == torch.float32
     weights = float(module.get_buffer("targets.0.weights").abs().sum())
-    error = np.abs(found[0].numpy() - mean).max() / gp.models_[0].scaling.y_scale
+    error = np.abs(found[0].numpy() - mean).max() / gp.model_.targets[0].scaling.y_scale
     assert 1e-8 < error < 2 * np.finfo(np.float32).eps * weights < 1e-3
     np.testing.assert_allclose(found[1].numpy(), std, rtol=1e-3)
 
@@ -149,7 +149,7 @@ def test_the_module_s_dtype_decides_not_that_of_the_points():
 def test_all_numbers_are_buffers():
     one, other = fitted(), fitted(targets=2)
     module = module_of(one)
-    state = torch_module.of(other.models_[1:], one_target=True).state_dict()
+    state = torch_module.of(other.model_.targets[1:], one_target=True).state_dict()
     module.load_state_dict(state)
     assert_same(
         module(torch.as_tensor(NEW)),

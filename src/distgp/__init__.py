@@ -25,9 +25,7 @@ from distgp import (
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS
 from distgp.data import PARTITIONS
-from distgp.estimator import load
 from distgp.experts import EXPERTS
-from distgp.grid_regressor import SparseGridGP
 from distgp.kernels import (
     KERNELS,
     RBF,
@@ -42,9 +40,11 @@ from distgp.kernels import (
     RationalQuadratic,
     Scale,
     Sum,
-    separable,
 )
+from distgp.mixin import load
 from distgp.regressor import DistributedGPRegressor
+from distgp.sparsegrid import separable
+from distgp.sparsegrid.regressor import SparseGridGP
 from distgp.training import ALGORITHMS
 
 __all__ = [

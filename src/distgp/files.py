@@ -17,27 +17,11 @@ ORDINARY = 0o666
 
 @contextmanager
 def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
-    """Write a file through a temporary one beside it, which takes its place at the end.
+    """Yield a temporary path beside a file, which takes its place if the block ends without an exception.
 
-    A file that is replaced keeps its mode; of a symbolic link, the file that it points to is replaced.
-
-    Parameters
-    ----------
-    path : path-like
-        The file to write. Its folder must exist.
-    mode : int, default=ORDINARY
-        The mode of the file where there was none.
-
-    Yields
-    ------
-    Path
-        The temporary path to write to. It is renamed to `path` when the block ends without an
-        exception, and removed otherwise, so that readers never see half a file.
-
-    Raises
-    ------
-    OSError
-        If the path is a device, a pipe or a folder, or there is no folder to write it to.
+    Otherwise it is removed, so that readers never see half a file. A file that is replaced keeps its mode,
+    and a new one gets `mode`; of a symbolic link, the file that it points to is replaced. Raises an
+    OSError for a device, a pipe or a folder, and where there is no folder to write to.
     """
     path = _regular(path)
     part = _part_of(path)
@@ -72,13 +56,7 @@ def _to_disk(path: Path) -> None:
 
 
 def check_writable(path: Path | str) -> None:
-    """Refuse a path that `whole` could not write to, before any work is done.
-
-    Raises
-    ------
-    OSError
-        With what is wrong with it.
-    """
+    """Raise an OSError for a path that `whole` could not write to, before any work is done."""
     path = _regular(path)
     probe = _part_of(path)
     try:

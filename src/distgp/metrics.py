@@ -1,4 +1,4 @@
-"""How good a prediction is: pure functions of arrays or tensors, each returning a float.
+"""Measures of how good a prediction is: pure functions of arrays or tensors, each returning a float.
 
 `y` are the true values, `mean` and `variance` a prediction of them. Give the observed variance
 (noise included) to score observations, the latent one to score the latent truth.
@@ -36,16 +36,6 @@ def nlpd(y: Values, mean: Values, variance: Values) -> float:
     y, mean, variance = _arrays(y, mean, variance)
     _check_variance(variance)
     return float(0.5 * (np.log(2 * np.pi * variance) + np.square(y - mean) / variance).mean())
-
-
-def msll(y: Values, mean: Values, variance: Values, y_train: Values) -> float:
-    """nlpd less that of the constant prediction from the training targets: below 0 is better."""
-    (train,) = _arrays(y_train)
-    if train.var() == 0:
-        raise ValueError("msll is undefined: all training targets are equal")
-    y, mean, variance = _arrays(y, mean, variance)
-    trivial = nlpd(y, np.full_like(y, train.mean()), np.full_like(y, train.var()))
-    return nlpd(y, mean, variance) - trivial
 
 
 def coverage(y: Values, mean: Values, variance: Values, level: float = 0.9) -> float:

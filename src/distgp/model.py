@@ -1,28 +1,99 @@
-"""A fitted model of one target: scaling, experts, and their combination."""
+"""A fitted model: all that predicts, and all that a file holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation import Aggregator, Combined, Ensemble
 from distgp.calibration import Calibration, multiples
+from distgp.data.rows import Schema
 from distgp.data.scaling import Scaling
 from distgp.data.transforms import Transform
-from distgp.experts import Parameters, Posterior
+from distgp.experts import Parameters
+from distgp.likelihoods import Gaussian
 from distgp.novelty import Inputs
 from distgp.training import TrainingResult
 
+Value = TypeVar("Value")
+
+
+class OneTarget(Protocol):
+    """The model of one target, of any estimator."""
+
+    @property
+    def scaling(self) -> Scaling:
+        """The units of the data."""
+        ...
+
+    @property
+    def parameters(self) -> Parameters:
+        """θ."""
+        ...
+
+    @property
+    def training(self) -> TrainingResult | None:
+        """The result of training."""
+        ...
+
+    def gathered(self) -> OneTarget:
+        """The same model with everything in this process."""
+        ...
+
+
+Target = TypeVar("Target", bound=OneTarget)
+
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """All that predicts one target, in the target's units, and all that a file holds of it.
+class Model(Generic[Target]):
+    """One model for each target, and what they have in common.
+
+    Parameters
+    ----------
+    targets : tuple of TargetModel
+        One for each target.
+    one_target : bool
+        Whether the targets were given as one column, so that results have no dimension for them.
+    schema : Schema
+        The columns of the inputs.
+    seed : int
+        The seed of the fit.
+    inputs : Inputs, optional
+        The training inputs' moments and distances; None in files of earlier versions.
+    """
+
+    targets: tuple[Target, ...]
+    one_target: bool
+    schema: Schema
+    seed: int
+    inputs: Inputs | None = None
+
+    def each(self, get: Callable[[Target], Value]) -> Value | list[Value]:
+        """A value of each target's model: one, or a list where there are several targets."""
+        found = [get(target) for target in self.targets]
+        return found[0] if self.one_target else found
+
+    def columns(self, parts: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+        """One array for each kind of result, the targets in its last dimension."""
+        if self.one_target:
+            return list(parts[0])
+        return [np.stack(kind, axis=-1) for kind in zip(*parts, strict=True)]
+
+    def gathered(self) -> Model[Target]:
+        """The same model with its experts in this process."""
+        return replace(self, targets=tuple(target.gathered() for target in self.targets))
+
+
+@dataclass(frozen=True, eq=False)
+class TargetModel:
+    """All that predicts one target.
 
     Parameters
     ----------
@@ -33,19 +104,17 @@ class Model:
     aggregation : Aggregator
         How they are combined.
     combined : Combined
-        The combination, computed once.
+        The combination, computed once: the posterior of f.
+    likelihood : Gaussian
+        How f becomes y, or g(y) where there is a transform.
     training : TrainingResult or None
         How θ was found.
-    inputs : Inputs, optional
-        What the training inputs look like; None in files of earlier versions.
     transform : Transform, optional
         The experts model g(y) instead of the target y.
     calibration : Calibration, optional
         How far errors on rows held out reach.
-    row_noise : float, optional
-        Where the training rows had noise variances of their own: their mean, standardised. σ² is a
-        factor of them then.
 
+    Methods take points twice: X in the units of the data, and `inputs`, the same standardised.
     Predictions of g(y), where there is a transform, are called Gaussian here: only they are.
     """
 
@@ -53,74 +122,65 @@ class Model:
     ensemble: Ensemble
     aggregation: Aggregator
     combined: Combined
+    likelihood: Gaussian
     training: TrainingResult | None
-    inputs: Inputs | None = None
     transform: Transform | None = None
     calibration: Calibration | None = None
-    row_noise: float | None = None
 
     @property
     def parameters(self) -> Parameters:
         """θ of all experts, with batch dimensions where they differ."""
         return self.ensemble.parameters
 
-    def mean(self, X: np.ndarray, combined: Combined | None = None) -> np.ndarray:
-        """The mean of y at the rows of X, without variance work where it can be avoided.
-
-        Parameters
-        ----------
-        X : ndarray of shape (N, d)
-            Points in the units of the data.
-        combined : Combined, optional
-            Another combination of the same experts than the model's own.
-
-        Returns
-        -------
-        ndarray of shape (N,)
-        """
+    def mean(self, X: np.ndarray, inputs: Tensor, combined: Combined | None = None) -> np.ndarray:
+        """The mean of y at N points, (N,), without variance work where it can be avoided."""
         if self.transform is not None:
-            return self.predict(X, latent=False, combined=combined)[0]
-        chosen = combined or self.combined
-        return self.scaling.mean(chosen.mean(self.ensemble, self._inputs(X)), X)
+            return self.predict(X, inputs, latent=False, combined=combined)[0]
+        return self.scaling.mean((combined or self.combined).mean(self.ensemble, inputs), X)
 
     def predict(
         self,
         X: np.ndarray,
+        inputs: Tensor,
         latent: bool,
         combined: Combined | None = None,
         noise: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance at the rows of X, of an observation y or of the latent f.
+        """Mean and variance of an observation y or of the latent f, (N,) each.
 
-        Parameters
-        ----------
-        X : ndarray of shape (N, d)
-            Points in the units of the data.
-        latent : bool
-            Whether f is predicted instead of y.
-        combined : Combined, optional
-            Another combination of the same experts than the model's own.
-        noise : ndarray of shape (N,), optional
-            The noise variances of these observations, in the target's units.
-
-        Returns
-        -------
-        mean, variance : ndarray of shape (N,)
+        `combined` is another combination of the same experts than the model's own, and `noise` the
+        noise variances of these observations, in the target's units.
         """
-        return self.of_target(*self.gaussian(X, latent, combined, noise))
+        return self.of_target(*self.gaussian(X, inputs, latent, combined, noise))
+
+    def gaussian(
+        self,
+        X: np.ndarray,
+        inputs: Tensor,
+        latent: bool,
+        combined: Combined | None = None,
+        noise: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of g(y), as `predict` has them of y."""
+        chosen = combined or self.combined
+        out = chosen.in_own_space(self.ensemble, inputs)
+        mean = self.scaling.mean(out.mean, X)
+        return mean, self.likelihood.predicted_variance(
+            out.variance, chosen.space, self.scaling, latent, noise
+        )
 
     def of_target(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y from those of g(y)."""
-        if self.transform is None:
-            return mean, variance
-        return self.transform.moments(mean, variance)
+        return (
+            (mean, variance) if self.transform is None else self.transform.moments(mean, variance)
+        )
 
     def quantiles(
         self,
         mean: np.ndarray,
         variance: np.ndarray,
         levels: Sequence[float],
-        groups: Any,
+        groups: ArrayLike | None,
         latent: bool,
     ) -> np.ndarray:
         """Quantiles of y at these probabilities from mean and variance of g(y), (N, levels).
@@ -132,90 +192,55 @@ class Model:
         found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(steps, -1)
         return found if self.transform is None else self.transform.inverse(found)
 
-    def gaussian(
-        self,
-        X: np.ndarray,
-        latent: bool,
-        combined: Combined | None = None,
-        noise: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of g(y), as `predict` has them of y."""
-        chosen, own = combined or self.combined, noise is not None or self.row_noise is not None
-        out = chosen.predict(self.ensemble, self._inputs(X), observed=not latent and not own)
-        variance = self.scaling.variance(out.variance)
-        if own and not latent:
-            variance = variance + self._observed_noise(chosen, len(X), noise)
-        return self.scaling.mean(out.mean, X), variance
-
     def covariance(
         self,
         X: np.ndarray,
+        inputs: Tensor,
         latent: bool,
         combined: Combined | None = None,
         noise: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean at the rows of X, and covariance between them."""
+        """Mean at N points, and covariance between them, (N, N)."""
         if self.transform is not None:
             raise ValueError(
                 "return_cov is of Gaussian predictions, and with target_transform they are not: draw "
                 "from them with sample_y"
             )
-        mean, covariance = self._joint(X, latent, combined or self.combined, noise)
-        return self.scaling.mean(mean, X), covariance
+        return self._joint(X, inputs, latent, combined or self.combined, noise)
 
-    def sample(self, X: np.ndarray, size: int, seed: int, latent: bool) -> np.ndarray:
-        """Joint draws of y, or of f, at the rows of X, (N, size)."""
-        mean, covariance = self._joint(X, latent, self.combined, None)
+    def sample(
+        self, X: np.ndarray, inputs: Tensor, size: int, seed: int, latent: bool
+    ) -> np.ndarray:
+        """Joint draws of y, or of f, (N, size)."""
+        mean, covariance = self._joint(X, inputs, latent, self.combined, None)
         wide = torch.as_tensor(covariance)
         L = linalg.cholesky(wide, "the covariance between test points", singular=True)
         normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(X), size)))
-        drawn = self.scaling.mean(mean, X)[:, None] + (L @ normal).numpy()
+        drawn = mean[:, None] + (L @ normal).numpy()
         return drawn if self.transform is None else self.transform.inverse(drawn)
 
-    def gathered(self) -> Model:
+    def log_slope(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """g(y), and the logarithm of g's slope there: 0 where there is no transform."""
+        if self.transform is None:
+            return y, 0.0
+        return self.transform.forward(y), self.transform.log_slope(y)
+
+    def gathered(self) -> TargetModel:
         """The same model with its experts in this process."""
         return replace(self, ensemble=self.ensemble.gathered(), combined=self.combined.gathered())
 
-    def with_expert(
-        self, posterior: Posterior, aggregation: Callable[[Ensemble], Aggregator]
-    ) -> Model:
-        """The same model with more experts, combined anew by the aggregator chosen for all."""
-        return self._with(self.ensemble.extended(posterior), aggregation)
-
-    def without_experts(
-        self, which: Sequence[int], aggregation: Callable[[Ensemble], Aggregator]
-    ) -> Model:
-        """The same model without these experts, the others combined anew."""
-        return self._with(self.ensemble.without(which), aggregation)
-
-    def _with(self, ensemble: Ensemble, aggregation: Callable[[Ensemble], Aggregator]) -> Model:
-        method = aggregation(ensemble)
-        combined = method.combine(ensemble)
-        return replace(self, ensemble=ensemble, aggregation=method, combined=combined)
-
-    def _inputs(self, X: np.ndarray) -> Tensor:
-        return self.scaling.inputs(X, self.parameters.noise)
-
     def _joint(
-        self, X: np.ndarray, latent: bool, combined: Combined, noise: np.ndarray | None
-    ) -> tuple[Tensor, np.ndarray]:
-        """Mean in the experts' units, and covariance in the target's."""
-        inputs = self._inputs(X)
+        self,
+        X: np.ndarray,
+        inputs: Tensor,
+        latent: bool,
+        combined: Combined,
+        noise: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean of g(y), and covariance, in the target's units."""
         covariance = self.scaling.variance(combined.covariance(self.ensemble, inputs))
         if not latent:
             places = np.arange(len(X))
-            covariance[places, places] += self._observed_noise(combined, len(X), noise)
-        return combined.mean(self.ensemble, inputs), covariance
-
-    def _observed_noise(
-        self, combined: Combined, n: int, given: np.ndarray | None
-    ) -> np.ndarray | float:
-        """The noise variance of observations, in the target's units.
-
-        As given, with σ² as a factor where it was one in fitting; else that of the training rows.
-        """
-        factor = float(combined.noise)
-        if given is not None:
-            return given if self.row_noise is None else factor * given
-        typical = 1.0 if self.row_noise is None else self.row_noise
-        return np.full(n, factor * typical * self.scaling.y_scale**2)
+            added = self.likelihood.noise_variance(len(X), self.scaling, noise)
+            covariance[places, places] += added
+        return self.scaling.mean(combined.mean(self.ensemble, inputs), X), covariance

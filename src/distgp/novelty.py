@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,10 +22,8 @@ from distgp import linalg
 from distgp.aggregation import Ensemble
 from distgp.data import sample
 from distgp.data.neighbors import Neighbors
-from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
-from distgp.experts import Parameters, SparseExpert
 from distgp.experts.base import chunk_rows, in_chunks
 from distgp.warn import warn_user
 
@@ -42,7 +40,7 @@ of rows, but no fewer than 512. From 262,144 rows on it is these 512."""
 SMALLEST = 1e-9
 """Quantiles below this, of rows that are all the same, are taken as this."""
 TOLD_SHARE, TOLD_ROWS = 0.1, 20
-"""`tell_novelty` warns where more than this share of at least so many rows are unlike the training rows."""
+"""`warn_of_novelty` speaks where more than this share of at least so many rows are unlike the others."""
 LEAST_ROWS = 50
 """Training rows below which nothing is told: the 99 % quantile of so few is a guess."""
 
@@ -145,39 +143,17 @@ class Inputs:
         return torch.cat(in_chunks(distance, X, X.shape[-1])) / self.far
 
 
-class Fitted(Protocol):
-    """What is needed of a `distgp.model.Model`."""
-
-    @property
-    def scaling(self) -> Scaling:
-        """The units of the data."""
-        ...
-
-    @property
-    def ensemble(self) -> Ensemble:
-        """The conditioned experts."""
-        ...
-
-    @property
-    def parameters(self) -> Parameters:
-        """θ of all experts."""
-        ...
-
-    @property
-    def inputs(self) -> Inputs | None:
-        """What the training inputs look like; None in files of earlier versions."""
-        ...
-
-
-def novelty(model: Fitted, X: np.ndarray) -> np.ndarray:
-    """How unlike the training rows each row is.
+def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
+    """Tell how unlike the training rows each row is.
 
     Parameters
     ----------
-    model : Model
-        A fitted model.
-    X : ndarray of shape (N, d)
-        Rows in the units of the data.
+    inputs : Inputs
+        What the training inputs look like.
+    ensemble : Ensemble
+        The conditioned experts.
+    X : Tensor of shape (N, d)
+        Rows in the units of the experts.
 
     Returns
     -------
@@ -187,41 +163,23 @@ def novelty(model: Fitted, X: np.ndarray) -> np.ndarray:
         training row. Above 1, a row is more unlike the training rows than 99 % of them are unlike
         each other.
     """
-    inputs = model.inputs
-    if inputs is None:
-        raise ValueError(
-            "this model does not know what its training rows looked like, since an earlier version of "
-            "distgp fitted it: fit it again"
-        )
-    standard = model.scaling.inputs(X, model.parameters.noise)
-    ratio = inputs.mahalanobis(standard).cpu()
-    if inputs.apart is not None and not isinstance(model.ensemble.expert, SparseExpert):
-        found = model.ensemble.map(_nearest, inputs.mean, inputs.scale, standard)
+    ratio = inputs.mahalanobis(X).cpu()
+    if inputs.apart is not None and ensemble.expert.holds_rows:
+        found = ensemble.map(_nearest, inputs.mean, inputs.scale, X)
         nearest = torch.stack([distance.cpu() for distance in found]).amin(0)
         ratio = torch.maximum(ratio, nearest / inputs.apart)
     return ratio.numpy()
 
 
-def tell_novelty(model: Fitted, X: np.ndarray) -> None:
+def warn_of_novelty(inputs: Inputs, X: Tensor) -> None:
     """Warn where many rows are unlike the training rows, by the Mahalanobis distance alone.
 
-    Parameters
-    ----------
-    model : Model
-        A fitted model; nothing is told of one that does not know its training rows, or had fewer than
-        50 of them.
-    X : ndarray of shape (N, d)
-        Rows in the units of the data.
-
-    Warns
-    -----
-    NoveltyWarning
-        Where more than a tenth of at least 20 rows lie beyond the 99 % quantile.
+    That is where more than a tenth of at least 20 rows (N, d), in the units of the experts, lie beyond
+    the 99 % quantile of at least 50 training rows.
     """
-    if model.inputs is None or model.inputs.rows < LEAST_ROWS or len(X) < TOLD_ROWS:
+    if inputs.rows < LEAST_ROWS or len(X) < TOLD_ROWS:
         return
-    standard = model.scaling.inputs(X, model.parameters.noise)
-    share = float((model.inputs.mahalanobis(standard) > 1.0).double().mean())
+    share = float((inputs.mahalanobis(X) > 1.0).double().mean())
     if share > TOLD_SHARE:
         warn_user(
             f"{100 * share:.0f} % of the {len(X):,} rows to predict are more unlike the training rows "

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from distgp import kernels, sparsegrid
+from distgp import sparsegrid
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
+from distgp.aggregation.base import POSTERIORS
 from distgp.aggregation.gram import Basis
 from distgp.aggregation.marginals import AugmentedCombined, AugmentedExperts, MarginalCombined
 from distgp.aggregation.nearest import NearestCombined
@@ -35,8 +36,8 @@ from distgp.aggregation.opt_local import LocalCombined
 from distgp.aggregation.pooled import PooledCombined
 from distgp.aggregation.variance import WeightedCombined
 from distgp.calibration import Calibration
-from distgp.choice import Choice, Trial
 from distgp.data import PARTITIONS, Scaling, Shard, encoding, transforms
+from distgp.data.rows import Schema
 from distgp.engines import LocalPlacement
 from distgp.experts import (
     EXPERTS,
@@ -50,12 +51,15 @@ from distgp.experts import (
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
 from distgp.files import PRIVATE, whole
-from distgp.model import Model
+from distgp.kernels import registry
+from distgp.likelihoods import Gaussian
+from distgp.model import Model, TargetModel
 from distgp.novelty import Inputs
+from distgp.selection.trials import Choice, Trial
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 
 KIND = "distgp-model"
-FORMAT = 1
+FORMAT = 2
 """The number of the file format. Files with a lower number are read; those with a higher refused."""
 
 LARGEST_TREE = 2_000_000
@@ -64,7 +68,10 @@ LONG_LIST = 1_000
 """Lists of more numbers than this are stored as tensors, not in the header."""
 
 NAMES: dict[str, type] = {
-    "model": Model,
+    "models": Model,
+    "model": TargetModel,
+    "schema": Schema,
+    "likelihood/gaussian": Gaussian,
     "scaling": Scaling,
     "inputs": Inputs,
     "calibration": Calibration,
@@ -87,12 +94,6 @@ NAMES: dict[str, type] = {
     "training/round": Round,
     "prior/lognormal": LogNormal,
     "prior/gamma": Gamma,
-    "kernel/linear": kernels.Linear,
-    "kernel/constant": kernels.Constant,
-    "kernel/periodic": kernels.Periodic,
-    "kernel/sum": kernels.Sum,
-    "kernel/product": kernels.Product,
-    "kernel/scale": kernels.Scale,
     "combined/marginals": MarginalCombined,
     "combined/grbcm": AugmentedCombined,
     "combined/grbcm/experts": AugmentedExperts,
@@ -118,17 +119,51 @@ NAMES: dict[str, type] = {
     "grid/basis/points": sparsegrid.PointBasis,
     "grid/equations": sparsegrid.NormalEquations,
     "grid/posterior": sparsegrid.GridPosterior,
-    **{f"kernel/{name}": kind for name, kind in kernels.KERNELS.items()},
-    **{f"expert/{name}": kind for name, kind in EXPERTS.items()},
-    **{f"partition/{name}": kind for name, kind in PARTITIONS.items()},
-    **{f"algorithm/{name}": kind for name, kind in ALGORITHMS.items()},
-    **{f"aggregation/{name}": kind for name, kind in AGGREGATORS.items()},
 }
-"""Every class that a file may hold, by the name that files know it by.
+"""Every class of our own that a file may hold, by the name that files know it by.
 
 The names never change: a class may be renamed or moved, its name here may not.
 """
 NAME_OF = {kind: name for name, kind in NAMES.items()}
+REGISTRIES: dict[str, Callable[[], Mapping[str, type]]] = {
+    "kernel": registry.all_kernels,
+    "expert": lambda: EXPERTS,
+    "partition": lambda: PARTITIONS,
+    "algorithm": lambda: ALGORITHMS,
+    "aggregation": lambda: AGGREGATORS,
+    "posterior of": lambda: POSTERIORS,
+}
+"""Classes that users can add to, by the first part of the name that files know them by."""
+
+
+def name_of(kind: type) -> str | None:
+    """The name that files know a class by; None where they do not."""
+    if kind in NAME_OF:
+        return NAME_OF[kind]
+    for prefix, known in REGISTRIES.items():
+        for name, other in known().items():
+            if other is kind:
+                return f"{prefix}/{name}"
+    return None
+
+
+def class_of(entry: str) -> type:
+    """The class that files know by a name such as "kernel/rbf"."""
+    prefix, _, name = entry.partition("/")
+    if entry in NAMES:
+        return NAMES[entry]
+    found = REGISTRIES[prefix]().get(name)
+    if found is None:
+        room = "kernels" if prefix == "kernel" else "aggregation"
+        raise UnregisteredError(
+            f"there is no {prefix} {name!r} in distgp: register its class before loading, by "
+            f"distgp.{room}.register"
+        )
+    return found
+
+
+class UnregisteredError(ValueError):
+    """A file holds a part of a user's own that was not registered before loading."""
 
 
 class ModelFileError(ValueError):
@@ -172,7 +207,11 @@ def load(path: Path | str, device: str | None = None) -> Any:
         tree = header["tree"]
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
-        return _Decoder(tensors, device).decode(json.loads(tree))
+        old = header["format"] == "1"
+        found = _Decoder(tensors, device, _names_of_format_1() if old else NAMES).decode(
+            json.loads(tree)
+        )
+        return _state_of_format_1(found) if old else found
 
 
 @contextmanager
@@ -185,6 +224,8 @@ def readable(path: Path | str) -> Iterator[None]:
         yield
     except (ModelFileError, MemoryError, OSError):
         raise
+    except UnregisteredError as error:
+        raise ModelFileError(f"{path}: {error}") from error
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise ModelFileError(
@@ -269,11 +310,12 @@ class _Encoder:
         return {"tensor": path, "turned": turned, "device": value.device.type}
 
     def _object(self, value: Any, path: str) -> Any:
-        name = NAME_OF.get(type(value))
+        name = name_of(type(value))
         if name is None:
             raise TypeError(
                 f"a model file holds distgp's own objects only, and {type(value).__name__} (at {path}) is "
-                "none of them: use joblib for a model with parts of your own"
+                "none of them: register it, by distgp.kernels.register or distgp.aggregation.register, or "
+                "use joblib for a model with parts of your own"
             )
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
@@ -293,9 +335,13 @@ def _all_floats(values: list[Any]) -> bool:
 class _Decoder:
     """The inverse of `_Encoder`."""
 
-    def __init__(self, tensors: dict[str, Tensor], device: str | None) -> None:
-        self._tensors = tensors
-        self._device = device
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        device: str | None,
+        names: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        self._tensors, self._device, self._names = tensors, device, names
         self._seen: dict[str, Any] = {}
 
     def decode(self, node: Any) -> Any:
@@ -309,7 +355,7 @@ class _Decoder:
             return self._leaf(node)
         if "class" in node:
             fields = {name: self.decode(child) for name, child in node["fields"].items()}
-            made = NAMES[node["class"]](**fields)
+            made = (self._names.get(node["class"]) or class_of(node["class"]))(**fields)
             self._seen[node["path"]] = made
             return made
         return self._plain(node)
@@ -340,3 +386,33 @@ class _Decoder:
         if self._device is not None:
             return self._device
         return device if torch.cuda.is_available() else "cpu"
+
+
+def _names_of_format_1() -> dict[str, Callable[..., Any]]:
+    """The classes of files of format 1, whose combinations held the noise variance."""
+
+    def without_noise(kind: type) -> Callable[..., Any]:
+        return lambda noise=None, **fields: kind(**fields)  # noqa: ARG005
+
+    combined = {k: without_noise(v) for k, v in NAMES.items() if k.startswith("combined/")}
+    return {**NAMES, **combined, "model": dict}
+
+
+def _state_of_format_1(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of an estimator in a file of format 1, as it is now.
+
+    A list of models, one for each target, stood beside what they have in common; the noise of rows of
+    their own, and what the training inputs look like, were parts of each.
+    """
+    targets, inputs = [], None
+    for one in state["models"]:
+        if isinstance(one, dict):
+            inputs, row_noise = one.pop("inputs", None), one.pop("row_noise", None)
+            likelihood = Gaussian(one["ensemble"].noise(), row_noise)
+            one = TargetModel(**one, likelihood=likelihood)
+        targets.append(one)
+    names, table = state["feature_names"], state["table"]
+    schema = Schema(state["n_features"], None if names is None else tuple(names), table)
+    model = Model(tuple(targets), state["one_target"], schema, state["seed"], inputs)
+    kept = {name: state.get(name) for name in ("estimator", "parameters", "choice", "settled")}
+    return {**kept, "model": model}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -22,14 +21,8 @@ LINE_SECONDS = 10.0
 class Progress:
     """A counter of steps that tells the user, on standard error, how far the work has come.
 
-    Parameters
-    ----------
-    title : str
-        What is being done.
-    total : int, optional
-        The number of steps, where it is known.
-    show : bool, default=True
-        Whether to say anything at all.
+    The `title` says what is being done, the `total` how many steps there are, where that is known.
+    Without `show` nothing is said at all.
 
     Examples
     --------
@@ -44,25 +37,16 @@ class Progress:
         self._said, self._text = 0, ""
         self._console = Console(stderr=True, highlight=False)
         self._last_line = time.monotonic()
-        terminal = show and self._console.is_terminal
-        self._bar = self._make_bar() if terminal else None
+        self._bar = self._make_bar() if show and self._console.is_terminal else None
 
     def _make_bar(self) -> RichProgress:
         """A bar where the total is known, else a count with the time that has passed."""
-        known = self.total is not None
-        columns = (
-            (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            if known
-            else (TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
-        )
-        text = TextColumn("{task.fields[text]}")
-        bar = RichProgress(
-            TextColumn("{task.description}"),
-            *columns,
-            text,
-            console=self._console,
-            transient=not known,
-        )
+        title, text = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
+        if self.total is None:
+            columns = title, TextColumn("{task.completed:,.0f}"), TimeElapsedColumn(), text
+        else:
+            columns = title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text
+        bar = RichProgress(*columns, console=self._console, transient=self.total is None)
         self._task = bar.add_task(self.title, total=self.total, text="")
         return bar
 
@@ -71,27 +55,14 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         elif self.show and error is None and self.done != self._said:
             self._write_line()  # work may end before the last step, or sooner than a line is due
 
     def advance(self, amount: int = 1, text: str = "") -> None:
-        """Count steps.
-
-        Parameters
-        ----------
-        amount : int, default=1
-            The number of steps done since the last call.
-        text : str, optional
-            What to show beside the count, such as the current objective.
-        """
+        """Count steps done since the last call, and show a text, such as the objective, beside them."""
         self.done += amount
         if self._bar is not None:
             self._bar.update(self._task, advance=amount, text=text)

@@ -1,97 +1,59 @@
-"""The scikit-learn estimator. A user's parameters and input are checked here, once."""
+"""The scikit-learn face: parameters, their documentation, and methods of a few lines.
+
+A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects, a model.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from distgp import auto, calibration, choice, findings
-from distgp import novelty as new
-from distgp.aggregation import (
-    AGGREGATORS,
-    Aggregator,
-    Combined,
-)
-from distgp.auto import Rows, is_auto
-from distgp.calibration import Calibration
-from distgp.checks import is_integer
-from distgp.data import frames, parquet, sample
-from distgp.data.column import CHOICES, check_choices
-from distgp.data.encoding import Columns
-from distgp.data.partition import PARTITIONS, Partition
-from distgp.data.scaling import Scaling
-from distgp.data.shard import Shard
-from distgp.data.source import place
-from distgp.data.transforms import TRANSFORMS, Transform, transform_of
-from distgp.engines import Engine, Placement
-from distgp.estimator import (
-    DTYPES,
-    Check,
-    a_count,
-    a_kernel,
-    a_name,
-    a_positive_number,
-    an_engine,
+from distgp import findings, pipeline, torch_module
+from distgp._util.parameters import a_count, a_name, a_probability, a_seed, is_auto
+from distgp.aggregation import AGGREGATORS, Aggregator, Combined
+from distgp.data import frames
+from distgp.data.column import check_choices
+from distgp.data.parquet import ParquetRows
+from distgp.data.partition import Partition
+from distgp.data.rows import (
+    Rows,
+    Schema,
     check_varies,
     column_of,
-    names_given,
-    one_of,
-    opened,
-    row_numbers,
-    seed_of,
+    kept,
+    numbers_of_rows,
+    observed_targets,
 )
-from distgp.experts import EXPERTS, Expert, Parameters, SparseExpert
-from distgp.fit import fit_model, new_expert
+from distgp.engines import Engine
+from distgp.experts import Expert
 from distgp.kernels import Kernel
-from distgp.model import Model
-from distgp.prediction import Predictor
-from distgp.training import ALGORITHMS, Algorithm, Prior
+from distgp.mixin import ModelMixin
+from distgp.model import Model, TargetModel
+from distgp.novelty import novelty
+from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
+from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
+from distgp.training import Algorithm, Prior
 
-LEAST_CALIBRATED = 50
-"""Rows that calibration needs at least."""
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
-
-def _inducing_inputs(name: str, value: Any) -> None:
-    """A number of inducing inputs, or the inputs themselves, whose width `fit` checks."""
-    if np.ndim(value) == 0:
-        fine = is_integer(value) and value == 0
-        if not fine:  # 0: nearest experts without a global part
-            a_count("auto")(name, value)
-
-
-def _partition(name: str, value: Any) -> None:
-    """A partition by name or as an object, or labels, whose number `fit` checks."""
-    if isinstance(value, str):
-        a_name(PARTITIONS, Partition)(name, value)
+Inputs: TypeAlias = "ArrayLike | pandas.DataFrame | polars.DataFrame | pyarrow.Table"
+"""Inputs as users give them: an array, or a table of pandas, polars or pyarrow."""
 
 
-def _bounds(name: str, value: Any) -> None:
-    """Pairs (low, high) by parameter name, which training checks further."""
-    fine = value is None or isinstance(value, Mapping)
-    if not fine or not all(np.shape(pair) == (2,) for pair in (value or {}).values()):
-        raise ValueError(
-            f"{name} must map parameter names to (low, high), such as {{'lengthscale': (0.1, 10)}}, "
-            f"got {value!r}"
-        )
-
-
-def _priors(name: str, value: Any) -> None:
-    """Priors by parameter name."""
-    fine = value is None or isinstance(value, Mapping)
-    if not fine or not all(isinstance(prior, Prior) for prior in (value or {}).values()):
-        raise ValueError(
-            f"{name} must map parameter names to priors, such as "
-            f"{{'noise': distgp.training.LogNormal(0.1)}}, got {value!r}"
-        )
-
-
-class DistributedGPRegressor(Predictor):
+class DistributedGPRegressor(ModelMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
 
     Parameters
@@ -231,51 +193,22 @@ class DistributedGPRegressor(Predictor):
     True
     """
 
-    checks: ClassVar[Mapping[str, Check]] = {
-        "expert": a_name(EXPERTS, Expert, "auto"),
-        "n_experts": a_count("auto", "cv"),
-        "n_inducing": _inducing_inputs,
-        "n_neighbors": a_count(),
-        "aggregation": a_name(AGGREGATORS, Aggregator, "auto"),
-        "kernel": a_kernel("auto"),
-        "kernel_units": one_of("auto", "data", "standardised"),
-        "noise": a_positive_number("a positive, finite variance"),
-        "mean": one_of("constant", "linear"),
-        "partition": _partition,
-        "training": a_name(ALGORITHMS, Algorithm, "auto", None),
-        "n_iter": a_count(None),
-        "learning_rate": a_positive_number("a positive number, at most 1e6", None, most=1e6),
-        "training_rows": a_count(None, "auto"),
-        "priors": _priors,
-        "bounds": _bounds,
-        "fixed": names_given,
-        "warm_start": one_of(True, False),
-        "validation": one_of(*choice.VALIDATIONS),
-        "target_transform": one_of(None, *TRANSFORMS),
-        "calibrate": one_of(None, *calibration.KINDS),
-        "missing": one_of(*CHOICES["missing"]),
-        "unknown": one_of(*CHOICES["unknown"]),
-        "dates": one_of(*CHOICES["dates"]),
-        "categorical": names_given,
-        "engine": an_engine,
-        "dtype": one_of(*DTYPES),
-        "normalize": one_of(True, False),
-        "verbose": one_of(True, False),
-    }
-    models_: list[Model]
+    model_: Model[TargetModel]
+    choice_: Choice | None
+    settled_: dict[str, Any]
 
     def __init__(
         self,
         expert: str | Expert = "auto",
         n_experts: int | str = "auto",
-        n_inducing: Any = "auto",
+        n_inducing: int | str | ArrayLike = "auto",
         n_neighbors: int = 128,
         aggregation: str | Aggregator = "auto",
         kernel: str | Kernel = "matern52",
         kernel_units: str = "auto",
         noise: float = 0.1,
         mean: str = "constant",
-        partition: Any = "random",
+        partition: str | Partition | ArrayLike = "random",
         training: str | Algorithm | None = "auto",
         n_iter: int | None = None,
         learning_rate: float | None = None,
@@ -295,7 +228,7 @@ class DistributedGPRegressor(Predictor):
         device: str = "cpu",
         dtype: str = "float64",
         normalize: bool = True,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
         verbose: bool = False,
     ) -> None:
         self.expert = expert
@@ -332,13 +265,13 @@ class DistributedGPRegressor(Predictor):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
+        X: Inputs,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
         *,
-        noise_variance: Any = None,
-        time: Any = None,
-        groups: Any = None,
+        noise_variance: ArrayLike | None = None,
+        time: ArrayLike | str | None = None,
+        groups: ArrayLike | str | None = None,
     ) -> DistributedGPRegressor:
         """Choose where the choice is left to us; divide the rows over experts, train, combine.
 
@@ -367,40 +300,22 @@ class DistributedGPRegressor(Predictor):
         DistributedGPRegressor
             The estimator itself.
         """
-        values = {
+        given = {
             "sample_weight": sample_weight,
             "noise_variance": noise_variance,
             "time": column_of(X, time, "time"),
             "groups": column_of(X, groups, "groups"),
         }
-        self._check_parameters()
-        columns, labels = None, tuple(self.categorical)
-        if labels and not frames.is_table(X):
-            raise ValueError(
-                f"categorical names columns of a table, got {list(labels)} and X without names: give a "
-                "table, or leave it out"
-            )
-        simple = not labels and self.missing != "impute"
-        if frames.is_table(X) and not (simple and frames.is_plain(X)):
-            X, y, columns, keep = frames.learnt(
-                X, y, missing=self.missing, dates=self.dates, categorical=labels
-            )
-            values = {name: _kept(value, keep, name) for name, value in values.items()}
-        return self.fit_columns(X, y, columns, **values)
+        with self._unchanged_on_failure():
+            return self._fit(self._read(X, y, given))
 
-    def fit_columns(
-        self, X: Any, y: Any, columns: Columns | None = None, **values: Any
-    ) -> DistributedGPRegressor:
-        """Fit numbers that were made of the columns of a table.
+    def fit_rows(self, rows: Rows) -> DistributedGPRegressor:
+        """Fit rows that were read already: numbers, with the schema of the columns they were made of.
 
         Parameters
         ----------
-        X, y : array-like
-            Inputs and targets, as for `fit`.
-        columns : Columns, optional
-            What the inputs were made of; the model's file holds it.
-        **values
-            What `fit` takes for each row.
+        rows : Rows
+            The training rows.
 
         Returns
         -------
@@ -408,132 +323,18 @@ class DistributedGPRegressor(Predictor):
             The estimator itself.
         """
         with self._unchanged_on_failure():
-            vars(self).pop("table_", None)
-            vars(self).pop("cv_results_", None)
-            X, y = self._checked(X, y)
-            self._check_parameters()
-            if columns is not None:
-                self.table_ = columns
-                self.feature_names_in_ = np.array(columns.features, dtype=object)
-            rows = self._training_rows(X, y, **values)
-            seed = seed_of(self.random_state)
-            if self.calibrate is None:
-                self._fit(rows, seed)
-                return self
-            train, held = self._calibration_rows(rows, seed)
-            self._fit(rows.take(train), seed)
-            self._calibrate(rows.take(held))
-            return self
+            X, y = self._validated(rows.X, rows.y, reset=True)
+            return self._fit(replace(rows, X=X, y=y))
 
-    def _training_rows(
-        self,
-        X: np.ndarray,
-        y: np.ndarray,
-        sample_weight: Any = None,
-        noise_variance: Any = None,
-        time: Any = None,
-        groups: Any = None,
-    ) -> Rows:
-        """Check what there is for each row."""
-        if self.mean == "linear" and not self.normalize:
-            raise ValueError("mean='linear' needs normalize=True, got normalize=False")
-        if time is not None and self.validation != "last":
-            raise ValueError(
-                "time= says which rows are held out where validation='last', but validation is "
-                f"{self.validation!r}"
-            )
-        if groups is not None and self.validation != "groups" and self.calibrate != "mondrian":
-            raise ValueError(
-                "groups= says which rows are held out where validation='groups', or calibrated together "
-                f"where calibrate='mondrian', but validation is {self.validation!r} and calibrate is "
-                f"{self.calibrate!r}"
-            )
-        if noise_variance is not None and self.target_transform is not None:
-            raise ValueError(
-                "noise_variance is in the target's units, and target_transform leaves them: give one of "
-                "the two"
-            )
-        weight = row_numbers("sample_weight", sample_weight, len(X), least=0.0)
-        noise = row_numbers("noise_variance", noise_variance, len(X))
-        targets = y[:, None] if y.ndim == 1 else y
+    def _fit(self, rows: Rows) -> DistributedGPRegressor:
+        """Make a plan of the parameters, choose what they leave open, and fit."""
+        self._set_features(rows.schema)
         if self.normalize or self.training is not None:
-            check_varies(targets)
-        rows = Rows(X, y, weight, noise, time, groups)
-        if weight is None or (weight > 0).all():
-            return rows
-        if self._labels(len(X)) is not None:
-            raise ValueError(
-                "sample_weight has zeros and partition one label per row: leave those rows out of X, y "
-                "and partition"
-            )
-        return rows.take(np.flatnonzero(weight))
-
-    def _fit(self, rows: Rows, seed: int) -> None:
-        """Fit rows; what a transform learns, it learns of these."""
-        columns = rows.targets.T
-        transforms = [transform_of(self.target_transform, column) for column in columns]
-        parts = zip(transforms, columns, strict=True)
-        z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
-        rows = replace(rows, y=z.reshape(rows.y.shape))
-        X, targets, n = rows.X, rows.targets, len(rows.X)
-        tried = self._choose(rows, seed)
-        expert, like = self._expert(n), self._like()
-        n_experts = self._cross_validated(rows, seed) if self.n_experts == "cv" else self.n_experts
-        linear, blocks = self.mean == "linear", self._blocks()
-        scalings = [
-            Scaling.of(X, column, self.normalize, linear, rows.weight, blocks)
-            for column in targets.T
-        ]
-        engine = opened(self.engine, self.device)
-        n_experts = self._value("n_experts") if is_auto(n_experts) else n_experts
-        M = self._number_of_experts(n_experts, n, expert, engine.workers)
-        columns = zip(scalings, targets.T, strict=True)
-        scaled = torch.stack([s.targets(column, X, like) for s, column in columns], -1)
-        inputs = scalings[0].inputs(X, like)
-        given = (rows.weight, rows.noise)
-        weight, noise = (None if v is None else torch.as_tensor(v).to(like) for v in given)
-        numbers = torch.arange(n, device=inputs.device)
-        data = Shard(inputs, scaled, numbers, None, weight, noise)
-        shards = place(engine, self._divided(data, M, seed))
-        del data, scaled, inputs
-        level = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
-        one_target = rows.y.ndim == 1
-        self._fit_placed(
-            engine, shards, scalings, expert, seed, one_target, transforms, tried, level
-        )
-
-    def _calibration_rows(self, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows to fit, and which to hold out for calibration, as `validation` says."""
-        n = len(rows.X)
-        if self._labels(n) is not None:
-            raise ValueError(
-                "calibrate holds out rows, and partition has one label per row: name a partition"
-            )
-        if self.calibrate == "mondrian" and rows.groups is None:
-            raise ValueError(
-                "calibrate='mondrian' needs the group of each row: fit(X, y, groups=…)"
-            )
-        if n < LEAST_CALIBRATED:
-            raise ValueError(
-                f"calibrate needs {LEAST_CALIBRATED} rows at least to hold some out, got {n}: leave it "
-                "at None"
-            )
-        kind = "random" if self.calibrate == "mondrian" else self.validation
-        given = {"time": rows.time} if kind == "last" else {}
-        given |= {"groups": rows.groups} if kind == "groups" else {}
-        share = calibration.held_out(n) / n
-        return choice.hold_out(n, kind, share=share, seed=seed + 1, **given)
-
-    def _calibrate(self, rows: Rows) -> None:
-        """Score the model's predictions of rows that it never saw."""
-        groups = rows.groups if self.calibrate == "mondrian" else None
-        models = []
-        for model, column in zip(self.models_, rows.targets.T, strict=True):
-            mean, variance = model.gaussian(rows.X, latent=False, noise=rows.noise)
-            z = column if model.transform is None else model.transform.forward(column)
-            scores = Calibration.of(z, mean, np.sqrt(variance), groups)
-            models.append(replace(model, calibration=scores))
-        self.models_ = models
+            check_varies(rows.targets)
+        counted = rows.with_weight()
+        plan = self._plan(rows.schema, len(counted))
+        check_rows(plan, rows)
+        return self._keep(plan, choose_and_fit(plan, counted))
 
     def fit_parquet(
         self,
@@ -576,101 +377,21 @@ class DistributedGPRegressor(Predictor):
         columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
         check_choices(missing=missing, dates=dates)
         with self._unchanged_on_failure():
-            return self._fit_parquet(str(path), target, columns, missing)
-
-    def _fit_parquet(
-        self, path: str, target: str, options: dict[str, Any], missing: str
-    ) -> DistributedGPRegressor:
-        self._check_parameters()
-        if not isinstance(self.partition, str) or self.partition != "random":
-            raise ValueError(
-                "workers divide the rows that they read at random: leave partition at 'random'"
-            )
-        if self.n_experts == "cv":
-            raise ValueError(
-                "n_experts='cv' needs the rows in this process: give a number, or 'auto'"
-            )
-        if self.mean == "linear":
-            raise ValueError("mean='linear' needs the rows in this process: call fit instead")
-        if self.validation == "groups" and self._left_to_us():
-            raise ValueError(
-                "validation='groups' needs the groups of the rows in this process: call fit instead"
-            )
-        for name in ("target_transform", "calibrate"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} needs the rows in this process: call fit instead")
-        data = parquet.ParquetRows.open(path)
-        seed, engine = seed_of(self.random_state), opened(self.engine, self.device)
-        again, tried = self._chosen_before(), []
-        if not again:
-            self.settled_, self.choice_ = {}, None
-        if self._left_to_us() and not again:
-            few = min(engine.workers, data.n)
-            stretches, columns = parquet.place(engine, data, few, target, **options)
-            self.table_ = columns
-            raw = parquet.read(stretches, columns, missing, seed)
-            some = sample.drawn(raw, auto.TRIAL_SAMPLE, seed)
-            del stretches, raw
-            X, y = (value.cpu().numpy() for value in (some.X, some.y))
-            tried = self._choose(Rows(X, y, time=some.rows.cpu().numpy()), seed)
-        expert = self._expert(data.n)
-        n_experts = self._value("n_experts")
-        M = self._number_of_experts(n_experts, data.n, expert, engine.workers)
-        stretches, columns = parquet.place(engine, data, M, target, **options)
-        raw = parquet.read(stretches, columns, missing, seed)
-        d = len(columns.features)
-        self.n_features_in_, self.table_ = d, columns
-        scaling = parquet.scaling_of(raw, self.normalize, d, self._blocks())
-        shards = parquet.standardise(raw, scaling, self._like())
-        del raw
-        self.feature_names_in_ = np.array(columns.features, dtype=object)
-        vars(self).pop("cv_results_", None)
-        self._fit_placed(engine, shards, [scaling], expert, seed, True, [None], tried)
-        return self
-
-    def _fit_placed(
-        self,
-        engine: Engine,
-        shards: Placement[Shard],
-        scalings: list[Scaling],
-        expert: Expert,
-        seed: int,
-        one_target: bool,
-        transforms: Sequence[Transform | None],
-        tried: Sequence[Parameters],
-        row_noise: float | None = None,
-    ) -> None:
-        """Train, condition and combine where the rows are; only then is anything replaced."""
-        factor = row_noise is not None
-        algorithm = self._algorithm(expert, seed)
-        models = []
-        for column, scaling in enumerate(scalings):
-            one = shards.derive(Shard.target, column)
-            if factor:
-                one = one.derive(_noise_in_units, scaling.y_scale**2)
-            start, told = self._start(column, scaling.x_scale, factor, expert, tried)
-            options = self._training_options(expert, scaling, seed, factor) | told
-            models.append(
-                fit_model(one, scaling, expert, start, algorithm, self._aggregator, **options)
-            )
-        inputs = new.Inputs.of(shards, seed, nearest=not isinstance(expert, SparseExpert))
-        models = [
-            replace(
-                model,
-                inputs=inputs,
-                transform=transform,
-                row_noise=None if row_noise is None else row_noise / model.scaling.y_scale**2,
-            )
-            for model, transform in zip(models, transforms, strict=True)
-        ]
-        self.models_, self._one_target, self._seed = models, one_target, seed
-        self._combinations: dict[str, Sequence[Combined]] = {}
-        self.engine_ = engine
-        engine.users.add(self)
-        findings.tell(models, self.bounds, models[0].ensemble.row_count(), targets=None)
+            files = ParquetRows.open(str(path))
+            plan = self._plan(None, files.n)
+            check_files(plan)
+            rows = pipeline.FileRows(files, target, columns, missing)
+            self._keep(plan, fit_files(plan, rows))
+            self._set_features(self.model_.schema)
+            return self
 
     def partial_fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, noise_variance: Any = None
+        self,
+        X: Inputs,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        noise_variance: ArrayLike | None = None,
     ) -> DistributedGPRegressor:
         """Add rows as one new expert; the first call fits.
 
@@ -689,74 +410,18 @@ class DistributedGPRegressor(Predictor):
         DistributedGPRegressor
             The estimator itself.
         """
-        if not hasattr(self, "models_"):
+        if not hasattr(self, "model_"):
             return self.fit(X, y, sample_weight, noise_variance=noise_variance)
-        columns = getattr(self, "table_", None)
-        if columns is not None and frames.is_table(X) and frames.is_raw(X, columns):
-            X, keep = frames.encoded(X, columns, self.missing, self.unknown)
-            X, y = X[keep], np.asarray(y)[keep]
-            sample_weight = _kept(sample_weight, keep, "sample_weight")
-            noise_variance = _kept(noise_variance, keep, "noise_variance")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            X, y = self._checked(X, y, reset=False)
-        targets = y[:, None] if y.ndim == 1 else y
-        if targets.shape[1] != len(self.models_):
-            raise ValueError(
-                f"expected {len(self.models_)} target columns as in fit, got {targets.shape[1]}"
-            )
-        self._check_parameters()
-        weight = row_numbers("sample_weight", sample_weight, len(X), least=0.0)
-        noise = row_numbers("noise_variance", noise_variance, len(X))
-        if weight is not None:
-            some = weight > 0
-            X, targets, weight = X[some], targets[some], weight[some]
-            noise = None if noise is None else noise[some]
-        for model, column in zip(self.models_, targets.T, strict=True):
-            if model.transform is not None:
-                model.transform.check(column)
-        models = []
-        for model, column in zip([m.gathered() for m in self.models_], targets.T, strict=True):
-            shard = self._new_shard(model, X, column, weight, noise)
-            expert = model.ensemble.expert
-            factor = model.row_noise is not None
-            options = self._training_options(expert, model.scaling, self._seed, factor)
-            options |= {"search": not isinstance(self.kernel, Kernel)}
-            posterior = new_expert(
-                shard,
-                expert,
-                model.parameters,
-                self._starting(model.scaling.x_scale, factor).parameters,
-                self._algorithm(expert, self._seed),
-                **options,
-            )
-            models.append(model.with_expert(posterior, self._aggregator))
-        self.models_, self._combinations = models, {}
+        given = {"sample_weight": sample_weight, "noise_variance": noise_variance}
+        rows = self._read(X, y, given, self.model_.schema).with_weight()
+        expected, came = len(self.model_.targets), rows.targets.shape[1]
+        if came != expected:
+            raise ValueError(f"expected {expected} target columns as in fit, got {came}")
+        self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
+        self._combinations = {}
         return self
 
-    def _new_shard(
-        self,
-        model: Model,
-        X: np.ndarray,
-        y: np.ndarray,
-        weight: np.ndarray | None,
-        noise: np.ndarray | None,
-    ) -> Shard:
-        """New rows in the units of a fitted model."""
-        like, seen = model.parameters.noise, model.ensemble.row_count()
-        z = y if model.transform is None else model.transform.forward(y)
-        inputs, scaled = model.scaling.inputs(X, like), model.scaling.targets(z, X, like)
-        if noise is not None:
-            noise = noise / model.scaling.y_scale**2
-            if model.row_noise is None:  # σ² is no factor here: the rows' own noise takes its place
-                noise = noise / float(model.combined.noise)
-        elif model.row_noise is not None:
-            noise = np.full(len(X), model.row_noise)
-        own = (None if v is None else torch.as_tensor(v).to(like) for v in (weight, noise))
-        rows = torch.arange(seen, seen + len(X), device=like.device)
-        return Shard.of(inputs, scaled, rows, *own)
-
-    def drop_experts(self, which: Any) -> DistributedGPRegressor:
+    def drop_experts(self, which: int | Sequence[int]) -> DistributedGPRegressor:
         """Forget the rows of some experts; the others are combined anew.
 
         With `partial_fit`, which adds the newest rows as the last expert, this makes a window that
@@ -776,16 +441,14 @@ class DistributedGPRegressor(Predictor):
         check_is_fitted(self)
         M = self.n_experts_
         asked = np.atleast_1d(np.asarray(which))
-        fine = (
-            asked.dtype.kind in "iu" and asked.ndim == 1 and bool((np.abs(asked + 0.5) < M).all())
-        )
+        whole = asked.dtype.kind in "iu" and asked.ndim == 1
+        fine = whole and bool((np.abs(asked + 0.5) < M).all())
         places = sorted({int(i) % M for i in asked}) if fine else []
         if not places or len(places) == M:
             raise ValueError(
                 f"which must be places of some of the {M} experts, 0 to {M - 1}, not of all, got {which!r}"
             )
-        gathered = [model.gathered() for model in self.models_]
-        self.models_ = [model.without_experts(places, self._aggregator) for model in gathered]
+        self.model_ = pipeline.without_experts(self._plan_of_update(), self.model_, places)
         self._combinations = {}
         return self
 
@@ -795,29 +458,488 @@ class DistributedGPRegressor(Predictor):
         Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
         """
         check_is_fitted(self)
-        self.models_ = [model.gathered() for model in self.models_]
+        self.model_ = self.model_.gathered()
         self._combinations = {}
         self.close()
         return self
 
+    def predict(
+        self,
+        X: Inputs,
+        return_std: bool = False,
+        return_cov: bool = False,
+        latent: bool = False,
+        aggregation: str | Aggregator | None = None,
+        noise_variance: ArrayLike | None = None,
+    ) -> Any:
+        """Predict at the rows of X, in the target's units.
 
-def _kept(value: Any, keep: np.ndarray, name: str) -> Any:
-    """What was given for each row of a table, for the rows that are kept."""
-    if value is None or keep.all():
-        return value
-    if np.shape(value) != keep.shape:
-        raise ValueError(f"{name} must have one value for each of the {len(keep)} rows")
-    return auto.taken(value, np.flatnonzero(keep))
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points. Of a table, columns that the model does not need are ignored; with missing="drop"
+            the predictions of incomplete rows are NaN.
+        return_std : bool, default=False
+            Whether to return the standard deviation too.
+        return_cov : bool, default=False
+            Whether to return the covariance between all points too.
+        latent : bool, default=False
+            Whether the uncertainty is that of the function f; by default it is that of an
+            observation y = f + noise.
+        aggregation : str or Aggregator, optional
+            Another aggregator of the same experts, without fitting again.
+        noise_variance : array-like of shape (N,), optional
+            The noise variance of the observations to be predicted, in the target's units, squared. Where
+            rows had noise variances in fitting, the trained factor applies, and by default their mean.
+
+        Returns
+        -------
+        mean : ndarray of shape (N,) or (N, targets)
+            With a target_transform, the mean of the target itself.
+        std : ndarray of the same shape
+            Where `return_std`.
+        covariance : ndarray of shape (N, N) or (N, N, targets)
+            Where `return_cov`.
+        """
+        if return_std and return_cov:
+            raise ValueError("give return_std or return_cov, not both")
+        plain = not return_std and not latent and noise_variance is None
+        what = "covariance" if return_cov else "mean" if plain else "variance"
+        points, keep = self._points(X)
+        noise = numbers_of_rows("noise_variance", noise_variance, len(points))
+        combined = self._combined(aggregation)
+        mean, *more = pipeline.predict(
+            self.model_, points, what, latent=latent, combined=combined, noise=noise
+        )
+        if return_cov:
+            covariance = _blanked(more[0].swapaxes(0, 1), keep).swapaxes(0, 1)
+            return _blanked(mean, keep), _blanked(covariance, keep)
+        mean = _blanked(mean, keep)
+        return (mean, _blanked(np.sqrt(more[0]), keep)) if return_std else mean
+
+    def predict_interval(
+        self,
+        X: Inputs,
+        coverage: float = 0.9,
+        *,
+        latent: bool = False,
+        noise_variance: ArrayLike | None = None,
+        groups: ArrayLike | str | None = None,
+        aggregation: str | Aggregator | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval that holds an observation with this probability.
+
+        With `calibrate` it reaches as far as errors on rows held out say; else it is that of the
+        predicted normal distribution. A target_transform is mapped back exactly.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        coverage : float, default=0.9
+            The probability, between 0 and 1.
+        latent : bool, default=False
+            Whether the interval is one for the function f. It is never calibrated: nobody observes f.
+        noise_variance : array-like of shape (N,), optional
+            As for `predict`.
+        groups : array-like of shape (N,) or str, optional
+            The group of each point, or the name of a column of X, for calibrate="mondrian".
+        aggregation : str or Aggregator, optional
+            Another aggregator of the same experts. Calibration is that of the model's own.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (N,) or (N, targets)
+        """
+        found = self.predict_quantiles(
+            X,
+            _central(coverage),
+            latent=latent,
+            noise_variance=noise_variance,
+            groups=groups,
+            aggregation=aggregation,
+        )
+        return found[..., 0], found[..., 1]
+
+    def predict_quantiles(
+        self,
+        X: Inputs,
+        q: float | ArrayLike,
+        *,
+        latent: bool = False,
+        noise_variance: ArrayLike | None = None,
+        groups: ArrayLike | str | None = None,
+        aggregation: str | Aggregator | None = None,
+    ) -> np.ndarray:
+        """Quantiles of an observation, or of the function f.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        q : float or array-like of shape (Q,)
+            Probabilities between 0 and 1.
+        latent, noise_variance, groups, aggregation
+            As for `predict_interval`.
+
+        Returns
+        -------
+        ndarray of shape (N, Q) or (N, targets, Q)
+            Without the last dimension where q is a number.
+        """
+        levels = [a_probability("q", one) for one in np.atleast_1d(q)]
+        if not levels:
+            raise ValueError("q must be a probability or a list of some, got an empty list")
+        of_points = column_of(X, groups, "groups")
+        points, keep = self._points(X)
+        noise = numbers_of_rows("noise_variance", noise_variance, len(points))
+        combined = self._combined(aggregation)
+        out = pipeline.quantiles(
+            self.model_, points, levels, of_points, latent=latent, combined=combined, noise=noise
+        )
+        out = _blanked(out, keep)
+        return out if np.ndim(q) else out[..., 0]
+
+    def predict_with_interval(
+        self,
+        X: Inputs,
+        coverage: float = 0.9,
+        *,
+        latent: bool = False,
+        aggregation: str | Aggregator | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, standard deviation and interval at once, for the price of one prediction.
+
+        Parameters
+        ----------
+        X, coverage, latent, aggregation
+            As for `predict_interval`.
+
+        Returns
+        -------
+        mean, std, lower, upper : ndarray of shape (N,) or (N, targets)
+        """
+        points, keep = self._points(X)
+        mean, variance, lower, upper = pipeline.with_interval(
+            self.model_,
+            points,
+            _central(coverage),
+            latent=latent,
+            combined=self._combined(aggregation),
+        )
+        values = (mean, np.sqrt(variance), lower, upper)
+        mean, std, lower, upper = (_blanked(value, keep) for value in values)
+        return mean, std, lower, upper
+
+    def nlpd(self, X: Inputs, y: ArrayLike, **options: Any) -> float:
+        """The mean negative log predictive density of observed targets. Lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        **options
+            Options of `predict`.
+
+        Returns
+        -------
+        float
+        """
+        points, keep = self._points(X)
+        options["combined"] = self._combined(options.pop("aggregation", None))
+        noise = numbers_of_rows("noise_variance", options.pop("noise_variance", None), len(points))
+        mean, variance = pipeline.predict_gaussian(self.model_, points, noise=noise, **options)
+        targets = observed_targets(y, mean.shape)
+        fine = slice(None) if keep is None else keep
+        return pipeline.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
+
+    def score(self, X: Inputs, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R² of the means, of the rows that are predicted: with missing="drop", the complete ones.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        sample_weight : array-like of shape (N,), optional
+            How much each row counts.
+
+        Returns
+        -------
+        float
+        """
+        mean = self.predict(X)
+        targets = observed_targets(y, mean.shape)
+        fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[fine]
+        return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
+
+    def sample_y(
+        self,
+        X: Inputs,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+        latent: bool = False,
+    ) -> np.ndarray:
+        """Draw from the joint posterior at the rows of X.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        n_samples : int, default=1
+            The number of draws.
+        random_state : int, RandomState or None, default=0
+            The seed.
+        latent : bool, default=False
+            Whether to draw the function f instead of observations.
+
+        Returns
+        -------
+        ndarray of shape (N, n_samples) or (N, targets, n_samples)
+        """
+        count = a_count()("n_samples", n_samples)
+        points, keep = self._points(X)
+        seed = a_seed("random_state", random_state)
+        return _blanked(pipeline.draw(self.model_, points, int(count), seed, latent), keep)
+
+    def novelty(self, X: Inputs) -> np.ndarray:
+        """How unlike the training rows each row is; above 1, more so than 99 % of those are.
+
+        It is the larger of two ratios to the 99 % quantile of the training rows: of the Mahalanobis
+        distance to their mean, and, where the model holds its rows, of the distance to the nearest.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+
+        Returns
+        -------
+        ndarray of shape (N,)
+        """
+        points, keep = self._points(X)
+        model = self.model_
+        if model.inputs is None:
+            raise ValueError(
+                "this model does not know what its training rows looked like, since an earlier version of "
+                "distgp fitted it: fit it again"
+            )
+        inputs = pipeline.standardised_points(model, points, warn=False)
+        return _blanked(novelty(model.inputs, model.targets[0].ensemble, inputs), keep)
+
+    def to_torch(self, latent: bool = False) -> torch.nn.Module:
+        """A module of plain PyTorch that predicts as this model does, for use without distgp.
+
+        For models whose sparse experts are pooled. Called with inputs (N, d) as numbers, in the units of
+        the data, it returns means and standard deviations.
+
+        Parameters
+        ----------
+        latent : bool, default=False
+            Whether the standard deviation is that of the function f.
+
+        Returns
+        -------
+        torch.nn.Module
+        """
+        check_is_fitted(self)
+        return torch_module.of(self.model_.targets, self.model_.one_target, latent)
+
+    # The attributes of a fitted regressor.
+
+    @property
+    def experts_(self) -> Any:
+        """The conditioned experts, an `Ensemble`."""
+        return self._of_each(lambda target: target.ensemble)
+
+    @property
+    def aggregation_(self) -> Any:
+        """The aggregator in use."""
+        return self._of_each(lambda target: target.aggregation)
+
+    @property
+    def weights_(self) -> Any:
+        """The aggregator's weights, one per expert; None where they change from point to point."""
+        return self._of_each(lambda target: _array(target.combined.weights))
+
+    @property
+    def inducing_(self) -> Any:
+        """The inducing inputs in the units of the data, (m, d) or one set per expert; or None."""
+        return self._of_each(_original_inducing)
+
+    @property
+    def n_inducing_(self) -> Any:
+        """The number of inducing inputs per expert; None for exact experts."""
+        return self._of_each(_inducing_count)
+
+    @property
+    def n_experts_(self) -> int:
+        """The number of experts."""
+        check_is_fitted(self)
+        return self.model_.targets[0].ensemble.size
+
+    # What the methods above are made of.
+
+    def _read(
+        self, X: object, y: object, given: Mapping[str, Any], schema: Schema | None = None
+    ) -> Rows:
+        """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones."""
+        table, is_table = None if schema is None else schema.table, frames.is_table(X)
+        first, labels = schema is None, tuple(self.categorical)
+        if first:
+            for name in ("missing", "dates", "categorical"):
+                RESOLVERS[name](name, getattr(self, name))
+            if labels and not is_table:
+                raise ValueError(
+                    f"categorical names columns of a table, got {list(labels)} and X without names: give "
+                    "a table, or leave it out"
+                )
+        keep = None
+        if first and is_table and (labels or self.missing == "impute" or not frames.is_plain(X)):
+            X, y, table, keep = frames.learnt(
+                X, y, missing=self.missing, dates=self.dates, categorical=labels
+            )
+        elif table is not None and is_table and frames.is_raw(X, table):
+            X, keep = frames.encoded(X, table, self.missing, self.unknown)
+            X, y = X[keep], np.asarray(y)[keep]
+        if keep is not None:
+            given = {name: kept(values, keep, name) for name, values in given.items()}
+        X, y = self._validated(X, y, reset=first)
+        if first:
+            schema = Schema(X.shape[1], self._names()) if table is None else Schema.of(table)
+        assert schema is not None
+        return Rows.of(X, y, schema, **given)
+
+    def _set_features(self, schema: Schema) -> None:
+        """Set the attributes by which scikit-learn checks the columns of later rows."""
+        self.n_features_in_ = schema.n_features
+        vars(self).pop("feature_names_in_", None)
+        if schema.names is not None:
+            self.feature_names_in_ = np.array(schema.names, dtype=object)
+
+    def _plan(self, schema: Schema | None, n: int) -> Plan:
+        """The plan of a fit, which with `warm_start` goes on from the last."""
+        plan = resolve(self.get_params(deep=False), schema, n)
+        if self._choice_holds():
+            plan = plan.settled(self.settled_)
+        if self.warm_start and hasattr(self, "model_"):
+            plan = plan.starting_from(target.parameters for target in self.model_.targets)
+        return plan
+
+    def _choice_holds(self) -> bool:
+        """Whether an earlier choice still holds: with `warm_start`, while all that it set is "auto"."""
+        settled = getattr(self, "settled_", {})
+        return bool(self.warm_start and settled) and all(is_auto(getattr(self, k)) for k in settled)
+
+    def _plan_of_update(self) -> Plan:
+        """The plan of a change to the fitted model: its experts, and all else as given or chosen."""
+        given, ensemble = self.get_params(deep=False), self.model_.targets[0].ensemble
+        given |= {name: value for name, value in self.settled_.items() if is_auto(given[name])}
+        given |= {"expert": ensemble.expert, "n_experts": 1, "partition": "random"}
+        return resolve(given, self.model_.schema, ensemble.row_count())
+
+    def _keep(self, plan: Plan, fitted: Fitted) -> DistributedGPRegressor:
+        """Keep what was fitted, and warn of what is doubtful about it."""
+        if not self._choice_holds():
+            self.choice_, self.settled_ = fitted.choice, fitted.settled
+        self.model_, self.engine_ = fitted.model, fitted.engine
+        vars(self).pop("cv_results_", None)
+        if fitted.cv_results is not None:
+            self.cv_results_ = fitted.cv_results
+        self._combinations: dict[str, list[Combined]] = {}
+        fitted.engine.users.add(self)
+        targets = fitted.model.targets
+        findings.warn_about_fit(targets, plan.bounds, targets[0].ensemble.row_count())
+        return self
+
+    @contextmanager
+    def _unchanged_on_failure(self) -> Iterator[None]:
+        """A fit that fails leaves what was fitted before."""
+        attributes = vars(self)
+        before = attributes.copy()
+        try:
+            yield
+        except BaseException:
+            attributes.clear()
+            attributes.update(before)
+            raise
+
+    def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows to predict as numbers, and which of them are complete; None for all."""
+        check_is_fitted(self)
+        schema, keep = self.model_.schema, None
+        columns, is_table = schema.columns, frames.is_table(X)
+        plain = schema.table is None and frames.is_plain(X)
+        if columns is None or not is_table or plain or not frames.is_raw(X, columns):
+            return self._new_inputs(X), None
+        values, found = frames.encoded(X, columns, self.missing, self.unknown)
+        keep = None if found.all() else found
+        return values if keep is None else np.where(keep[:, None], values, values[keep][:1]), keep
+
+    def _combined(self, aggregation: str | Aggregator | None) -> list[Combined] | None:
+        """The experts of each target combined by another aggregator; None for the model's own.
+
+        Combinations asked for by name are kept for the next time.
+        """
+        if aggregation is None:
+            return None
+        kept_: dict[str, list[Combined]] = vars(self).setdefault("_combinations", {})
+        if isinstance(aggregation, str) and aggregation in kept_:
+            return kept_[aggregation]
+        method: Any = aggregation
+        if isinstance(aggregation, str) and not is_auto(aggregation):
+            name = a_name(AGGREGATORS, Aggregator)("aggregation", aggregation)
+            method = AGGREGATORS[str(name)]()
+        made = pipeline.combinations(self.model_, method)
+        if isinstance(aggregation, str):
+            kept_[aggregation] = made
+        return made
+
+    def _plain_parameters(self) -> dict[str, Any]:
+        """Those parameters that a file holds in another form: numbers, names and arrays."""
+        plain: dict[str, Any] = {"device": str(self.device), "fixed": list(self.fixed)}
+        if isinstance(self.expert, Expert):
+            plain["expert"] = self.expert.name
+        if not isinstance(self.partition, str | Partition):
+            plain["partition"] = as_labels(self.partition)
+        if np.ndim(self.n_inducing):  # pyright: ignore[reportArgumentType]
+            plain["n_inducing"] = np.asarray(self.n_inducing, dtype=np.float64)
+        return plain
 
 
-def _noise_in_units(batch: Shard, square: float) -> Shard:
-    """A shard whose rows' noise variances are divided by a square of units."""
-    assert batch.noise is not None
-    return replace(batch, noise=batch.noise / square)
+def _central(coverage: float) -> list[float]:
+    """The two probabilities that a central interval of this coverage ends at."""
+    half = 0.5 * a_probability("coverage", coverage)
+    return [0.5 - half, 0.5 + half]
 
 
-def unnamed(predict: Callable[..., Any], X: Any, *arguments: Any, **options: Any) -> Any:
-    """Predictions for arrays whose columns are known to be in order, though they have no names."""
+def _blanked(values: np.ndarray, keep: np.ndarray | None) -> np.ndarray:
+    """NaN for the rows that are not to be predicted."""
+    if keep is not None:
+        values[~keep] = np.nan
+    return values
+
+
+def _array(value: torch.Tensor | None) -> np.ndarray | None:
+    return None if value is None else value.cpu().numpy()
+
+
+def _original_inducing(target: TargetModel) -> np.ndarray | None:
+    Z = target.parameters.inducing
+    return None if Z is None else target.scaling.original(Z)
+
+
+def _inducing_count(target: TargetModel) -> int | None:
+    Z = target.parameters.inducing
+    return None if Z is None else Z.shape[-2]
+
+
+def unnamed(predict: Callable[..., Any], X: np.ndarray, *arguments: Any, **options: Any) -> Any:
+    """Predict arrays whose columns are known to be in order, though they have no names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         return predict(X, *arguments, **options)

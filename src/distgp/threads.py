@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -18,28 +18,20 @@ SPINS = "1000"
 300,000 times: beside other busy processes, threads that have a core then keep those that have work from
 getting one, and a fit takes several times as long. `benchmarks/contention.py` measures it."""
 
-
-@contextmanager
-def _patient() -> Iterator[None]:
-    """Have the OpenMP that is loaded inside wait as above, unless the user has said how it should."""
-    if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        yield
-        return
+if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+    import torch  # loaded already, or the user has said how its threads should wait
+else:
     os.environ["GOMP_SPINCOUNT"] = SPINS  # read once, when the library is loaded
-    try:
-        yield
-    finally:
-        del os.environ["GOMP_SPINCOUNT"]
-
-
-with _patient():
     import torch
 
+    del os.environ["GOMP_SPINCOUNT"]
+
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 @cache
-def _blas() -> Any:
+def _blas() -> ThreadpoolController:
     """The libraries of linear algebra that NumPy and SciPy have loaded."""
     import scipy.linalg  # noqa: F401  # so that its library is among them
 
@@ -47,65 +39,46 @@ def _blas() -> Any:
 
 
 class _Limit:
-    """The number of threads of these libraries, put back when the last user has left."""
+    """The users of a limit at this moment, and the numbers of threads to put back after the last."""
 
-    def __init__(self) -> None:
-        self._lock, self._users, self._before = threading.Lock(), 0, []
-
-    def enter(self, threads: int) -> None:
-        with self._lock:
-            libraries = _blas().lib_controllers
-            if self._users == 0:
-                self._before = [library.get_num_threads() for library in libraries]
-            self._users += 1
-            for library in libraries:
-                if library.get_num_threads() != threads:
-                    library.set_num_threads(threads)
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                for library, before in zip(_blas().lib_controllers, self._before, strict=True):
-                    library.set_num_threads(before)
-
-
-_LIMIT = _Limit()
+    lock = threading.Lock()
+    users = 0
+    before: tuple[int, ...] = ()
 
 
 @contextmanager
 def blas_threads(threads: int) -> Iterator[None]:
     """Let SciPy's linear algebra use this many threads for as long as the context lasts."""
-    _LIMIT.enter(threads)
+    libraries = _blas().lib_controllers
+    with _Limit.lock:
+        if _Limit.users == 0:
+            _Limit.before = tuple(library.get_num_threads() for library in libraries)
+        _Limit.users += 1
+        for library in libraries:
+            if library.get_num_threads() != threads:
+                library.set_num_threads(threads)
     try:
         yield
     finally:
-        _LIMIT.leave()
+        with _Limit.lock:
+            _Limit.users -= 1
+            if _Limit.users == 0:
+                for library, before in zip(libraries, _Limit.before, strict=True):
+                    library.set_num_threads(before)
 
 
-def on_threads(function: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
+def on_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function on items, on as many threads as PyTorch has, each call with one of its own.
 
     For work on many small matrices: PyTorch's threads would spend their time waiting for each other
-    in every operation, while Python's work on different items all the time.
-
-    Parameters
-    ----------
-    function : callable
-        Called with one item. Gradients are enabled or not as they are here.
-    items : sequence
-        What to call it on.
-
-    Returns
-    -------
-    list
-        What the function returned, in the order of the items.
+    in every operation, while Python's work on different items all the time. Gradients are enabled in the
+    calls or not as they are here.
     """
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     if threads == 1 or len(items) < 2:
         return [function(item) for item in items]
 
-    def call(item: Any) -> Result:
+    def call(item: Item) -> Result:
         torch.set_num_threads(1)
         with torch.set_grad_enabled(gradients):
             return function(item)
@@ -117,10 +90,9 @@ def on_threads(function: Callable[[Any], Result], items: Sequence[Any]) -> list[
         torch.set_num_threads(threads)
 
 
-def at_once(function: Callable[[Any], None], items: Sequence[Any]) -> None:
+def at_once(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function that does not use PyTorch on items, on as many threads as PyTorch has."""
-    for _ in _pool(torch.get_num_threads()).map(function, items):
-        pass
+    return list(_pool(torch.get_num_threads()).map(function, items))
 
 
 @cache

@@ -27,30 +27,13 @@ from distgp.aggregation.pooled import PooledCombined
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import SparsePosterior, inducing
 from distgp.kernels import Kernel, Stationary
-from distgp.model import Model
+from distgp.model import TargetModel
 
 
-def of(models: Sequence[Model], one_target: bool, latent: bool = False) -> PooledModule:
-    """Make one module of the models of all targets.
+def of(models: Sequence[TargetModel], one_target: bool, latent: bool = False) -> PooledModule:
+    """Make one module of the pooled models of all targets, on their device, in float64.
 
-    Parameters
-    ----------
-    models : sequence of Model
-        One model per target, each with aggregation "pooled".
-    one_target : bool
-        Whether the module returns (N,) for its only target, instead of (N, targets).
-    latent : bool, default=False
-        Whether the standard deviation is that of the function f instead of an observation's.
-
-    Returns
-    -------
-    PooledModule
-        On the models' device, in float64.
-
-    Raises
-    ------
-    ValueError
-        Where a model is not a pooled one, or is one of a transformed target.
+    A ValueError refuses a model that is not a pooled one, or is one of a transformed target.
     """
     return PooledModule([PooledTarget(model) for model in models], one_target, latent)
 
@@ -58,15 +41,9 @@ def of(models: Sequence[Model], one_target: bool, latent: bool = False) -> Poole
 class PooledModule(nn.Module):
     """Means and standard deviations of all targets, at points in the units of the data.
 
-    Parameters
-    ----------
-    targets : sequence of PooledTarget
-        One per target.
-    one_target : bool
-        Whether to return (N,) for the only target, instead of (N, targets).
-    latent : bool, default=False
-        Whether the standard deviation is that of the function f instead of an observation's. An
-        attribute that may be changed; an exported program keeps the value that it was exported with.
+    They are (N,) with `one_target`, else (N, targets). The standard deviation is that of an observation or,
+    with `latent`, of the function f; the attribute may be changed, but an exported program keeps the value
+    that it was exported with.
     """
 
     def __init__(
@@ -99,13 +76,7 @@ class PooledModule(nn.Module):
 
 
 class PooledTarget(nn.Module):
-    """The prediction of one target. All numbers are buffers.
-
-    Parameters
-    ----------
-    model : Model
-        A model with aggregation "pooled".
-    """
+    """The prediction of one target, from a pooled model. All numbers are buffers."""
 
     x_mean: Tensor
     x_scale: Tensor
@@ -117,10 +88,10 @@ class PooledTarget(nn.Module):
     weights: Tensor
     root: Tensor
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TargetModel) -> None:
         super().__init__()
         posterior, noise = _pooled(model)
-        scaling = model.scaling
+        scaling, F = model.scaling, linalg.cholesky(posterior.shrinkage(), "I − B⁻¹")
         slope = np.zeros_like(scaling.x_mean) if scaling.slope is None else scaling.slope
         buffers = {
             "x_mean": scaling.x_mean,
@@ -131,7 +102,7 @@ class PooledTarget(nn.Module):
             "noise": noise,
             "inducing": inducing(posterior.parameters),
             "weights": posterior.representer()[1],
-            "root": _root(posterior),
+            "root": linalg.solve_upper(posterior.Lu, F),
         }
         self._kernel = posterior.parameters.kernel
         buffers |= {_buffer(path): value for path, value in self._kernel.parameters().items()}
@@ -139,7 +110,7 @@ class PooledTarget(nn.Module):
             self.register_buffer(name, _copied(value, posterior.Lu))
 
     def forward(self, X: Tensor, latent: bool) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation at all rows of X (N, d), of f where `latent`, else of y."""
+        """Predict mean and standard deviation at all rows of X (N, d), of f where `latent`, else of y."""
         d = len(self.x_mean)
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"expected X of shape (N, {d}), got {tuple(X.shape)}")
@@ -152,12 +123,12 @@ class PooledTarget(nn.Module):
         return mean, variance.sqrt() * self.y_scale
 
     def kernel(self) -> Kernel:
-        """The kernel of standardised inputs, with the buffers as its parameters."""
+        """Return the kernel of standardised inputs, with the buffers as its parameters."""
         values = {path: self.get_buffer(_buffer(path)) for path in self._kernel.parameters()}
         return _with_tensors(self._kernel, values)
 
 
-def _pooled(model: Model) -> tuple[SparsePosterior, Tensor]:
+def _pooled(model: TargetModel) -> tuple[SparsePosterior, Tensor]:
     """The posterior given all rows and the noise variance of a pooled model; others are refused."""
     combined = model.combined
     if not isinstance(combined, PooledCombined):
@@ -171,13 +142,7 @@ def _pooled(model: Model) -> tuple[SparsePosterior, Tensor]:
             f"expected a model of the target itself, got target_transform={model.transform.name!r}: fit "
             "without it, and transform the targets and the module's output yourself"
         )
-    return combined.posterior, combined.noise * (model.row_noise or 1.0)
-
-
-def _root(posterior: SparsePosterior) -> Tensor:
-    """R = L_u⁻ᵀF, (m, m), with F Fᵀ = I − B⁻¹, so that ‖Rᵀk_u(x)‖² is the variance explained."""
-    F = linalg.cholesky(posterior.shrinkage(), "I − B⁻¹")
-    return linalg.solve_upper(posterior.Lu, F)
+    return combined.posterior, model.likelihood.noise * (model.likelihood.row_noise or 1.0)
 
 
 def _copied(value: Tensor | np.ndarray | float, like: Tensor) -> Tensor:

@@ -67,9 +67,11 @@ def test_sparse_experts_are_gathered_without_their_rows(kind):
     assert ensemble.gathered() is ensemble
     gathered = regrouped(ensemble, [2, 3], elsewhere=True).gathered()
     assert isinstance(gathered.placement, LocalPlacement)
-    assert all((part.shard is not None) is gathered.exact for part in gathered.placement.items)
+    assert all(
+        (part.shard is not None) is gathered.expert.holds_rows for part in gathered.placement.items
+    )
     assert gathered.row_count() == 60
-    if not gathered.exact:
+    if not gathered.expert.holds_rows:
         with pytest.raises(ValueError, match="needs the training rows"):
             gathered.sizes()
 

@@ -100,12 +100,14 @@ def test_every_aggregator_serves_nearest_experts_or_says_what_does(name):
         out = kind().combine(made).predict(made, POINTS)
         assert bool(torch.isfinite(out.mean).all()) and bool((out.variance > 0).all())
     else:
-        with pytest.raises(ValueError, match=r"nearest|needs sparse experts"):
+        with pytest.raises(ValueError, match="cannot combine nearest experts; use poe, .*nearest"):
             kind().combine(made).predict(made, POINTS)
 
 
 def test_other_experts_are_refused():
     labels = RandomPartition().assign(DATA.X.numpy(), 3, 0)
     made = Ensemble.condition(ExactExpert(), Parameters.of(KERNEL, 0.05), split(DATA, labels))
-    with pytest.raises(AggregationError, match="needs nearest experts"):
+    with pytest.raises(
+        AggregationError, match="nearest cannot combine exact experts; use poe, .*two-level"
+    ):
         Nearest().combine(made)

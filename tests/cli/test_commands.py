@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from distgp.choice import Choice, Trial
 
 import distgp
-from distgp.choice import Choice, Trial
 from distgp.cli.commands import _about_fit
 from distgp.cli.terminal import print_figures
 
@@ -283,14 +283,16 @@ def test_rows_are_held_out_from_the_end_or_in_groups(run, folder):
 
 
 def test_the_model_is_told_which_rows_to_hold_out(run, folder, monkeypatch):
-    seen, original = {}, distgp.DistributedGPRegressor.fit_columns
+    seen, original = {}, distgp.DistributedGPRegressor.fit_rows
 
-    def fit_columns(self, X, y, columns, **given):
-        if columns.target == "level" and not seen:
-            seen.update(given, validation=self.validation, columns=X.shape[1])
-        return original(self, X, y, columns, **given)
+    def fit_rows(self, rows):
+        if rows.schema.table.target == "level" and not seen:
+            given = {name: getattr(rows, name) for name in ("time", "groups")}
+            given = {name: values for name, values in given.items() if values is not None}
+            seen.update(given, validation=self.validation, columns=rows.X.shape[1])
+        return original(self, rows)
 
-    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit_columns", fit_columns)
+    monkeypatch.setattr(distgp.DistributedGPRegressor, "fit_rows", fit_rows)
     start = [
         "fit",
         "train.csv",
@@ -434,7 +436,7 @@ def test_weights_noise_transform_and_calibration_are_columns_and_options(run, fo
     assert not any(name in ("copies", "var") for name in found["features"])
     assert found["rows"] == table["copies"].sum()
     gp = distgp.load(folder / "w.safetensors")
-    assert gp.models_[0].row_noise is not None
+    assert gp.model_.targets[0].likelihood.row_noise is not None
     run(*fit, "--force", "--target-transform", "log", "--calibrate", "conformal", cwd=folder)
     gp = distgp.load(folder / "w.safetensors")
     run("predict", "w.safetensors", "w.csv", "-o", "p.parquet", "--interval", "0.8", cwd=folder)

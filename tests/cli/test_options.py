@@ -1,7 +1,11 @@
 """What the text of an option means."""
 
+from collections import Counter
+
 import pytest
 
+import distgp
+from distgp.cli.option_table import TABLE
 from distgp.cli.options import (
     Dates,
     Validation,
@@ -92,3 +96,19 @@ def test_columns_that_would_not_be_used_are_refused(kind, time, groups, message)
     columns = column_options(None, None, None, Dates.refuse)
     with pytest.raises(ValueError, match=message):
         held_out_by(Validation(kind), time, groups, columns)
+
+
+def test_a_command_has_each_option_once():
+    pairs = Counter((name, row.name) for row in TABLE for name in row.commands.split())
+    assert set(pairs.values()) == {1}
+
+
+def test_a_regressor_of_the_default_options_is_the_default_regressor(run, folder):
+    fit = ["fit", "train.csv", "--target", "level", "--drop", "id,when", "--json"]
+    run(*fit, "-o", "default.safetensors", cwd=folder)
+    found = distgp.load(folder / "default.safetensors").get_params(deep=False)
+    alike = {"bounds": {}, "priors": {}}  # as good as None
+    expected = distgp.DistributedGPRegressor(**alike).get_params(deep=False)
+    assert {name: list(v) if v == () else v for name, v in expected.items()} == {
+        name: list(v) if v == () else v for name, v in found.items()
+    }

@@ -101,7 +101,7 @@ def test_texts_are_equally_far_apart_whatever_their_share():
     table = pd.DataFrame({"text": texts})
     y = np.repeat([0.0, 1.0, 2.0], [900, 90, 10]) + 0.1 * np.random.default_rng(0).normal(size=1000)
     gp = DistributedGPRegressor(**FIXED).fit(table, y)
-    scale = gp.models_[0].scaling.x_scale
+    scale = gp.model_.targets[0].scaling.x_scale
     assert np.ptp(scale) == 0
     one_hot = np.eye(3)[np.unique(texts, return_inverse=True)[1]] / scale
     pairs = np.random.default_rng(0).integers(0, 1000, (200_000, 2))
@@ -129,9 +129,9 @@ def test_missing_values_are_refused_dropped_or_imputed():
     np.testing.assert_allclose(mean[kept], clean.predict(table.iloc[kept]), rtol=1e-12)
     filled = DistributedGPRegressor(dates="expand", missing="impute", **FIXED).fit(table, y)
     assert np.isfinite(filled.predict(table)).all()
-    value = filled.table_.matrix(to_arrow(table))[3, 0]
+    value = filled.model_.schema.table.matrix(to_arrow(table))[3, 0]
     np.testing.assert_allclose(value, table["east"].mean())
-    shares = filled.table_.matrix(to_arrow(table))[5, 1:4]
+    shares = filled.model_.schema.table.matrix(to_arrow(table))[5, 1:4]
     np.testing.assert_allclose(shares, table["site"].value_counts(normalize=True).sort_index())
 
 

@@ -59,7 +59,9 @@ def read(path, workers=1, n_experts=1, missing="refuse", seed=0, **options):
 @pytest.mark.parametrize(
     ("workers", "n_experts"), [(1, 1), (1, 4), (2, 3), (5, 5), (7, 50), (103, 103)]
 )
-def test_every_row_is_read_once(folder, workers, n_experts):
+@pytest.mark.parametrize("batch_rows", [5, parquet.BATCH_ROWS])
+def test_every_row_is_read_once(folder, monkeypatch, workers, n_experts, batch_rows):
+    monkeypatch.setattr(parquet, "BATCH_ROWS", batch_rows)  # row groups have 17
     shards, columns = read(folder, workers, n_experts)
     assert columns.features == ["number", "flat", "site=hill", "site=lake"]
     parts = [unstack(batch) for batch in shards.gather().items]

@@ -204,7 +204,7 @@ def test_workers_read_parquet_by_themselves(engine, parquet, tmp_path):
     assert list(full.feature_names_in_) == ["east", "north", "site=hill", "site=lake"]
     full.save(tmp_path / "m.safetensors")
     assert distgp.load(tmp_path / "m.safetensors").n_experts_ == full.n_experts_
-    scaled = full.models_[0].scaling
+    scaled = full.model_.targets[0].scaling
     np.testing.assert_allclose(scaled.x_mean[:2], X.mean(0), rtol=1e-12)
     np.testing.assert_allclose(scaled.x_scale[:2], X.std(0), rtol=1e-12)
     assert scaled.y_scale == pytest.approx(Y.std())
@@ -267,7 +267,7 @@ def test_nearest_experts_from_parquet_are_the_same_after_a_worker_is_killed(
     gp = given(expert="nearest", n_inducing=n_inducing, n_neighbors=25, engine=engine)
     gp.fit_parquet(str(parquet), "level", features=["east", "north"])
     before = predicted(gp)
-    cells = gp.models_[0].combined.cells.placement
+    cells = gp.model_.targets[0].combined.cells.placement
     os.kill(cells.pids()[0], signal.SIGKILL)
     close(predicted(gp), before)
     local = given(expert="nearest", n_inducing=n_inducing, n_neighbors=25)

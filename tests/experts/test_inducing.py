@@ -3,7 +3,7 @@ import torch
 from helpers import FLOAT, inputs, shard
 
 from distgp import RBF, Linear, Matern52, linalg
-from distgp.data import Shard
+from distgp.data import Shard, placed
 from distgp.experts import ExactExpert, Parameters, SparseExpert, inducing
 
 
@@ -87,9 +87,11 @@ def test_greedy_with_a_prior_that_vanishes():
 def test_greedy_each_gives_every_shard_its_own_and_as_many():
     shards = [shard(60 + 10 * i, 2, i) for i in range(3)]
     shards[0] = Shard.of(shards[0].X * 0.01, shards[0].y)  # needs few: filled up with other rows
-    Z = inducing.greedy_each(shards, 1.0 * RBF(0.5), 0.05, seed=0)
-    alone = [len(inducing.greedy(s.X, 1.0 * RBF(0.5), 0.05, seed=0)) for s in shards]
-    assert Z.shape == (3, max(alone), 2) and min(alone) < max(alone)
+    Z = inducing.greedy_each(1.0 * RBF(0.5), placed(shards), 30, None, seed=0)
+    assert Z.shape == (3, 30, 2)
+    assert inducing.greedy_each(RBF(), placed(shards), None, None, seed=0).shape[1] == 16
+    assert inducing.greedy_each(RBF(), placed(shards), 99, None, seed=0).shape[1] == 60
+    assert inducing.greedy_each(RBF(), placed(shards), 50, 20, seed=0).shape[1] == 20
     for one, z in zip(shards, Z, strict=True):
         assert {tuple(p) for p in z.tolist()} <= {tuple(p) for p in one.X.tolist()}
         assert len({tuple(p) for p in z.tolist()}) == len(z)

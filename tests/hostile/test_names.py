@@ -8,8 +8,7 @@ import pytest
 from hostile.trial import data, outcome, times, tiny
 
 import distgp
-from distgp import fit
-from distgp.training import train
+from distgp.training import learning, train
 
 NAMES = {
     "expert": ["auto", *distgp.EXPERTS],
@@ -57,7 +56,7 @@ def test_every_combination_of_names(part, monkeypatch):
     X, y = data()
     X_new = data(5, seed=1)[0]
     trained = []
-    monkeypatch.setattr(fit, "train", lambda *a, **k: trained.append(1) or train(*a, **k))
+    monkeypatch.setattr(learning, "train", lambda *a, **k: trained.append(1) or train(*a, **k))
     for i in PARTS[part]:
         given = ALL[i]
         trained.clear()

@@ -50,7 +50,7 @@ def model(tmp_path_factory):
 
 
 def test_a_code_that_reads_na_is_a_text_like_any_other(model):
-    assert distgp.load(model).table_.inputs[2].categories == ("DE", "NA")
+    assert distgp.load(model).model_.schema.table.inputs[2].categories == ("DE", "NA")
 
 
 def test_what_is_only_passed_on_stays_as_written(model, tmp_path):
@@ -118,7 +118,7 @@ def test_folders_are_read_without_what_is_hidden_and_with_their_keys(tmp_path):
     assert table.read().column("year").unique().to_pylist() == [2023, 2024]
     gp = distgp.DistributedGPRegressor(expert="sparse", n_experts=2, n_inducing=5, n_iter=2)
     gp.fit_parquet(tmp_path, "y", categorical=["year"])
-    assert gp.table_.features == ["a", "b", "year=2023", "year=2024"]
+    assert gp.model_.schema.table.features == ["a", "b", "year=2023", "year=2024"]
     assert Table.open(tmp_path / "year=2023").names == ["a", "b", "y"], (
         "below the folder that is given"
     )

@@ -11,10 +11,10 @@ from distgp.kernels import (
     InputLayout,
     ParameterError,
     coordinates,
-    factors,
     in_data_units,
     resolved,
 )
+from distgp.sparsegrid import factors
 
 NAMES = ("temp", "sky=clear", "sky=grey", "sky=rain", "when.days", "when.week_sin", "when.week_cos")
 TABLE = InputLayout(

@@ -9,7 +9,8 @@ from helpers import FLOAT, close, concrete, example, finite_differences, inputs,
 from distgp import RBF, Linear, Matern52, RationalQuadratic, persistence
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
-from distgp.kernels import ParameterError, Stationary, coordinates, factors
+from distgp.kernels import ParameterError, Stationary, coordinates
+from distgp.sparsegrid import factors
 
 SHARED = (0, 1, 1, 2, 1)
 X, Z = inputs(9, 5), inputs(6, 5, 1)

@@ -1,7 +1,15 @@
 """Aggregation: one posterior out of many experts'."""
 
 from distgp.aggregation.averages import Barycentre, MinVariance
-from distgp.aggregation.base import AggregationError, Aggregator, Combined, WeightsWarning
+from distgp.aggregation.base import (
+    AGGREGATORS,
+    AggregationError,
+    Aggregator,
+    Combined,
+    WeightsWarning,
+    default_aggregator,
+    register,
+)
 from distgp.aggregation.committees import BCM, GRBCM, RBCM, GPoE, PoE, SoftmaxPoE
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import MarginalAggregator
@@ -13,26 +21,24 @@ from distgp.aggregation.pooled import Pooled
 from distgp.aggregation.two_level import TwoLevel
 from distgp.aggregation.variance import CentralWarning
 
-AGGREGATORS: dict[str, type[Aggregator]] = {
-    kind.name: kind
-    for kind in (
-        PoE,
-        GPoE,
-        SoftmaxPoE,
-        BCM,
-        RBCM,
-        GRBCM,
-        MinVariance,
-        Barycentre,
-        NPAE,
-        Opt,
-        OptPrinted,
-        OptLocal,
-        TwoLevel,
-        Pooled,
-        Nearest,
-    )
-}
+for kind in (
+    PoE,
+    GPoE,
+    SoftmaxPoE,
+    BCM,
+    RBCM,
+    GRBCM,
+    MinVariance,
+    Barycentre,
+    NPAE,
+    Opt,
+    OptPrinted,
+    OptLocal,
+    TwoLevel,
+    Pooled,
+    Nearest,
+):
+    register(kind)
 
 __all__ = [
     "AGGREGATORS",
@@ -58,4 +64,6 @@ __all__ = [
     "SoftmaxPoE",
     "TwoLevel",
     "WeightsWarning",
+    "default_aggregator",
+    "register",
 ]

@@ -11,9 +11,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from distgp.aggregation.base import Space, check_choice, check_temperature
+from distgp.aggregation.base import check_choice, check_temperature
 from distgp.aggregation.marginals import MarginalAggregator, Marginals
 from distgp.experts import Prediction
+from distgp.likelihoods.gaussian import Space
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
-"""What an aggregator is, and what it makes of an ensemble: one posterior."""
+"""The two things every aggregator is made of: the method with its options, and the posterior it makes.
+
+An aggregator declares which experts it serves and what it needs; the registry `AGGREGATORS` is asked
+for alternatives where one cannot be used.
+"""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,17 +18,14 @@ from torch import Tensor
 from distgp.aggregation.ensemble import Ensemble
 from distgp.checks import is_integer, is_number
 from distgp.experts import Prediction
-from distgp.experts.base import in_chunks, latent_variance
+from distgp.experts.base import RowsGoneError, concatenated, in_chunks, latent_variance
+from distgp.likelihoods.gaussian import Gaussian, Space
 from distgp.warn import warn_user
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Space: TypeAlias = Literal["latent", "observed"]
-"""Whether experts are combined as predictions of f, or of y with the noise inside every variance."""
 PerExpert = TypeVar("PerExpert", bound="DataclassInstance")
-
-
 MOST_ROWS = 2**40
 """More rows than any option can mean."""
 
@@ -43,6 +44,13 @@ class Aggregator(ABC):
     name: ClassVar[str]
     serves: ClassVar[tuple[str, ...]] = ("exact", "sparse")
     """The kinds of experts that it can combine."""
+    rows_needed: ClassVar[str] = "always"
+    """Whether it needs the training rows: "never", "always", or "unless shared", where sums will do if
+    the experts share their inducing inputs."""
+    joint: ClassVar[str] = ""
+    """When it has a covariance between points, in words such as "always" or "for one expert"."""
+    needs_communication_shard: ClassVar[bool] = False
+    """Whether the first shard must be a random one, which the others are joined with."""
 
     @property
     def needs_one_prior(self) -> bool:
@@ -50,6 +58,9 @@ class Aggregator(ABC):
         return False
 
     @abstractmethod
+    def posterior(self, ensemble: Ensemble) -> Combined:
+        """Compute everything that does not depend on test points, for experts that it can serve."""
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """Compute everything that does not depend on test points, once.
 
@@ -67,26 +78,68 @@ class Aggregator(ABC):
         AggregationError
             Where the aggregator cannot serve these experts; the message names those that can.
         """
+        kind = ensemble.expert.name
+        if kind not in self.serves:
+            able = names_where(lambda method: kind in method.serves)
+            raise refusal(self.name, f"cannot combine {kind} experts", able)
+        if self.needs_one_prior and not ensemble.shares_hyperparameters:
+            why = "needs one prior, but these experts have different hyperparameters"
+            raise refusal(self.name, why, names_where(lambda one: not one().needs_one_prior))
+        try:
+            with torch.no_grad():
+                return self.posterior(ensemble)
+        except RowsGoneError as error:
+            never = names_where(lambda one: one.rows_needed == "never", last=", ")
+            shared = names_where(lambda one: one.rows_needed == "unless shared", last=" and ")
+            raise AggregationError(
+                f"{error}; {never} and, with shared inducing inputs, {shared} do without"
+            ) from error
+
+
+AGGREGATORS: dict[str, type[Aggregator]] = {}
+"""Every aggregator by its name; `register` adds to it."""
+
+
+POSTERIORS: dict[str, type] = {}
+"""Classes of posteriors that users have registered with their aggregators."""
+
+
+def register(kind: type[Aggregator], posterior: type[Combined] | None = None) -> type[Aggregator]:
+    """Make an aggregator known by its name, to estimators and to model files.
+
+    Parameters
+    ----------
+    kind : type
+        A frozen dataclass derived from `Aggregator`, whose options all have defaults.
+    posterior : type, optional
+        A frozen dataclass derived from `Combined`, where its posteriors have a class of their own.
+
+    Returns
+    -------
+    type
+        The class itself, so that this can be used as a decorator.
+    """
+    AGGREGATORS[kind.name] = kind
+    if posterior is not None:
+        POSTERIORS[kind.name] = posterior
+    return kind
+
+
+def names_where(condition: Callable[[type[Aggregator]], bool], last: str = " or ") -> str:
+    """Name the aggregators that meet a condition, for error messages."""
+    found = [name for name, kind in AGGREGATORS.items() if condition(kind)]
+    return last.join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Combined(ABC):
-    """One posterior made of many experts'.
+    """One posterior of f made of many experts'.
 
     It holds its own numbers only, so that it can be saved as it is; the experts are handed to it
-    whenever it predicts.
-
-    Parameters
-    ----------
-    noise : Tensor
-        The noise variance σ² of an observation.
-    weights : Tensor of shape (M,), optional
-        The weights β, one per expert; None where the weights change from point to point.
-    central : Tensor of shape (m_c, d), optional
-        The central inputs, where the aggregator has any.
+    whenever it predicts. `weights` β (M,) are None where they change from point to point; `central`
+    (m_c, d) are the central inputs, where the aggregator has any.
     """
 
-    noise: Tensor
     weights: Tensor | None = None
     central: Tensor | None = None
 
@@ -116,81 +169,41 @@ class Combined(ABC):
         return self
 
     def mean(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The mean at the rows of X (N, d), in bounded memory.
+        """The mean at the rows of X (N, d), in bounded memory."""
+        return torch.cat(
+            in_chunks(lambda chunk: self.mean_chunk(ensemble, chunk), X, self.entries(ensemble))
+        )
 
-        Parameters
-        ----------
-        ensemble : Ensemble
-            The experts that were combined.
-        X : Tensor of shape (N, d)
-            The test points.
-
-        Returns
-        -------
-        Tensor of shape (N,)
-        """
-        return torch.cat(in_chunks(partial(self.mean_chunk, ensemble), X, self.entries(ensemble)))
+    def in_own_space(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Mean and variance at the rows of X (N, d), of f or of y as `space` says, in bounded memory."""
+        return concatenated(
+            in_chunks(lambda chunk: self.predict_chunk(ensemble, chunk), X, self.entries(ensemble))
+        )
 
     def predict(self, ensemble: Ensemble, X: Tensor, observed: bool = False) -> Prediction:
-        """Mean and variance at the rows of X (N, d), in bounded memory.
-
-        An aggregator in observed space predicts y. Its latent variance is that less the noise, and at
-        the floor wherever noise that was counted M times has brought it below the noise.
-
-        Parameters
-        ----------
-        ensemble : Ensemble
-            The experts that were combined.
-        X : Tensor of shape (N, d)
-            The test points.
-        observed : bool, default=False
-            Whether to predict y = f + noise instead of the latent f.
-
-        Returns
-        -------
-        Prediction
-        """
-        parts = in_chunks(partial(self.predict_chunk, ensemble), X, self.entries(ensemble))
-        mean = torch.cat([part.mean for part in parts])
-        variance = torch.cat([part.variance for part in parts])
-        noise = self.noise.to(mean.dtype)
-        if observed and self.space == "latent":
-            variance = variance + noise
-        elif not observed and self.space == "observed":
-            variance = torch.maximum(variance - noise, torch.finfo(mean.dtype).eps * variance)
-        return Prediction(mean, variance)
+        """Mean and variance of the latent f, or of an observation y = f + noise, at the rows of X."""
+        out, likelihood = self.in_own_space(ensemble, X), Gaussian(ensemble.noise())
+        variance = likelihood.observed if observed else likelihood.latent
+        return Prediction(out.mean, variance(out.variance, self.space))
 
     def covariance(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The covariance of f between all rows of X, where the aggregator has one.
+        """The covariance of f between all rows of X; its diagonal is the variance of `predict`.
 
-        Its diagonal is the variance of `predict`. Most aggregators predict each point by itself.
-
-        Parameters
-        ----------
-        ensemble : Ensemble
-            The experts that were combined.
-        X : Tensor of shape (N, d)
-            The test points.
-
-        Returns
-        -------
-        Tensor of shape (N, N)
-
-        Raises
-        ------
-        AggregationError
-            Where the aggregator has no covariance between points.
+        Most aggregators predict each point by itself, and raise an AggregationError.
         """
         with torch.no_grad():
             between = self.between(ensemble, X)
-            if between is None:
-                raise AggregationError(
-                    "this aggregator predicts each point by itself and has no covariance between "
-                    "points; pooled, nearest, two-level with variance='central', opt with shared "
-                    "inducing inputs, and one expert under poe, gpoe, softmax-poe, bcm, rbcm, "
-                    "min-variance or barycentre have one"
-                )
-            return with_diagonal(between, self.predict(ensemble, X).variance)
+        if between is None:
+            conditions = dict.fromkeys(kind.joint for kind in AGGREGATORS.values() if kind.joint)
+            able = [
+                f"{names_where(lambda kind, one=one: kind.joint == one, last=', ')} {one}"
+                for one in conditions
+            ]
+            raise AggregationError(
+                "this aggregator predicts each point by itself and has no covariance between points; "
+                f"others have one: {'; '.join(able)}"
+            )
+        return with_diagonal(between, self.predict(ensemble, X).variance)
 
     @property
     def weight_sum(self) -> float | None:
@@ -201,6 +214,12 @@ class Combined(ABC):
     def weight_norm(self) -> float | None:
         """Σ|β|: how much errors of the experts can be amplified."""
         return None if self.weights is None else float(self.weights.abs().sum())
+
+
+def default_aggregator(ensemble: Ensemble) -> Aggregator:
+    """The aggregator that comes closest to the full GP for these experts, as their kind says."""
+    shared = ensemble.shares_hyperparameters, ensemble.shares_inducing
+    return AGGREGATORS[ensemble.expert.default_aggregation(ensemble.size, *shared)]()
 
 
 class Pointwise(Combined):
@@ -257,20 +276,9 @@ def check_ridge(value: float | None) -> None:
         raise ValueError(f"ridge must be finite and not negative, got {value!r}")
 
 
-def require(condition: bool, aggregator: str, why: str, alternatives: str) -> None:
-    """Refuse experts that the aggregator cannot serve, naming aggregators that can."""
-    if not condition:
-        raise AggregationError(f"{aggregator} {why}; use {alternatives} instead")
-
-
-def require_one_prior(ensemble: Ensemble, aggregator: str) -> None:
-    """Refuse experts with different hyperparameters."""
-    require(
-        ensemble.shares_hyperparameters,
-        aggregator,
-        "needs one prior, but these experts have different hyperparameters",
-        "poe, gpoe, softmax-poe, bcm, rbcm, grbcm, min-variance, barycentre, opt or opt-local",
-    )
+def refusal(aggregator: str, why: str, alternatives: str) -> AggregationError:
+    """The error that an aggregator cannot serve these experts, which names aggregators that can."""
+    return AggregationError(f"{aggregator} {why}; use {alternatives} instead")
 
 
 def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:

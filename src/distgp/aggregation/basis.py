@@ -13,7 +13,7 @@ from distgp import linalg
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.data.shard import Shard
 from distgp.engines import travels
-from distgp.experts import Parameters, Posterior, SparsePosterior, SparseSums
+from distgp.experts import Parameters, SparsePosterior, SparseSums
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import inducing_factor, row_sums
 
@@ -69,8 +69,7 @@ class Basis:
 
 
 @travels("basis")
-def _inducing_factor(posterior: Posterior) -> Tensor:
-    assert isinstance(posterior, SparsePosterior)
+def _inducing_factor(posterior: SparsePosterior) -> Tensor:
     return posterior.Lu
 
 

@@ -19,6 +19,7 @@ from distgp.data.shard import Shard, concatenate
 from distgp.engines import Placement, travels
 from distgp.experts import NearestPosterior
 from distgp.experts.neighborhoods import Conditional, GlobalSums, OrderedRows, conditional
+from distgp.likelihoods import noise_of_rows
 
 ROWS_AT_ONCE = 2**15
 """Rows per cell whose neighbours are found at a time."""
@@ -330,4 +331,4 @@ def _row_sums(
     out = _conditional(home, k, found)
     assert home.own is not None
     own = home.cell.rows_at(home.own)
-    return out.sums(own.y, own.noise_of(home.cell.parameters.noise))
+    return out.sums(own.y, noise_of_rows(own, home.cell.parameters.noise))

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Combined, Space, check_choice, check_temperature
+from distgp.aggregation.base import Combined, check_choice, check_temperature
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import (
     AugmentedCombined,
@@ -22,6 +22,7 @@ from distgp.aggregation.marginals import (
     augmented_experts,
 )
 from distgp.experts import Prediction
+from distgp.likelihoods.gaussian import Space
 
 
 def product(marginals: Marginals, beta: Tensor) -> Prediction:
@@ -193,6 +194,9 @@ class GRBCM(MarginalAggregator):
     """
 
     name: ClassVar[str] = "grbcm"
+    rows_needed: ClassVar[str] = "unless shared"
+    joint: ClassVar[str] = ""
+    needs_communication_shard: ClassVar[bool] = True
     space: Space = "latent"
 
     def merge(self, marginals: Marginals) -> Prediction:
@@ -201,8 +205,6 @@ class GRBCM(MarginalAggregator):
         beta[0] = 1.0
         return committee(marginals, beta)
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """Condition the augmented experts, each where its shard lives."""
-        return AugmentedCombined(
-            aggregator=self, noise=ensemble.noise(), augmented=augmented_experts(ensemble)
-        )
+        return AugmentedCombined(aggregator=self, augmented=augmented_experts(ensemble))

@@ -19,14 +19,7 @@ from distgp.data import sample
 from distgp.data.shard import Shard, unstack
 from distgp.data.source import placed
 from distgp.engines import LocalPlacement, Placement, travels
-from distgp.experts import (
-    ExactExpert,
-    Expert,
-    NearestExpert,
-    Parameters,
-    Posterior,
-    SparseExpert,
-)
+from distgp.experts import Expert, Parameters, Posterior
 
 Result = TypeVar("Result")
 WIDE = torch.float64
@@ -130,9 +123,9 @@ class Ensemble:
         return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows)))).joined()
 
     def joined(self) -> Ensemble:
-        """Nearest experts of this process that share θ as one batch, so that their rows are one set."""
+        """Make one batch of experts that share θ, where their rows are better kept as one set."""
         shared = self.shares_hyperparameters and not self.parameters.inducing_batch
-        if not isinstance(self.expert, NearestExpert) or not shared or len(self.placement) == 1:
+        if not self.expert.joins_rows or not shared or len(self.placement) == 1:
             return self
         items = self.placement.gather().items
         shards = [shard for item in items for shard in unstack(item.rows_held())]
@@ -194,20 +187,15 @@ class Ensemble:
         return sum(self.counts)
 
     @property
-    def exact(self) -> bool:
-        """Whether the experts are exact."""
-        return isinstance(self.expert, ExactExpert)
-
-    @property
     def shares_hyperparameters(self) -> bool:
         """Whether kernel and noise are the same for all experts."""
         return not self.parameters.batch
 
     @property
     def shares_inducing(self) -> bool:
-        """Whether the experts are sparse, with the same kernel, noise and inducing inputs."""
-        sparse = isinstance(self.expert, SparseExpert)
-        return sparse and self.shares_hyperparameters and not self.parameters.inducing_batch
+        """Whether the experts have sums over their rows, for the same θ and inducing inputs."""
+        shared = self.shares_hyperparameters and not self.parameters.inducing_batch
+        return self.expert.adds_sums and shared
 
     def prior(self, X: Tensor) -> Tensor:
         """k(x, x) in the dtype of X, where the experts share the kernel."""

@@ -17,11 +17,11 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.basis import Basis, sum_of
 from distgp.aggregation.ensemble import WIDE, Ensemble
-from distgp.data.shard import Shard
 from distgp.engines import travels
-from distgp.experts import ExactPosterior, Posterior, SparsePosterior
+from distgp.experts import LinearPosterior, SparsePosterior
 from distgp.experts.base import Means, chunk_rows
 from distgp.experts.sparse import row_sums
+from distgp.likelihoods.gaussian import in_noise_units
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class TrialSums:
     inner: Tensor
 
 
-def trial_sums(posterior: Posterior, means: list[Means], basis: Basis | None) -> TrialSums:
+def trial_sums(posterior: LinearPosterior, means: list[Means], basis: Basis | None) -> TrialSums:
     """Sum over a worker's rows in one pass, in chunks.
 
     Parameters
@@ -88,9 +88,9 @@ def trial_sums(posterior: Posterior, means: list[Means], basis: Basis | None) ->
     total = M + (0 if basis is None else basis.size)
     gram = flat.X.new_zeros(total, total, dtype=WIDE)
     right, inner = gram.new_zeros(total), gram.new_zeros(posterior.count, M)
-    # Exact experts are represented on their rows: ⟨f_i, f_j⟩_H = α_iᵀf_j(X_i) comes along.
-    exact = isinstance(posterior, ExactPosterior)
-    alpha = posterior.alpha.reshape(-1).to(WIDE) if exact else None
+    # Where means are represented on the rows, ⟨f_i, f_j⟩_H = α_iᵀf_j(X_i) comes along.
+    on_rows = posterior.row_coefficients
+    alpha = None if on_rows is None else on_rows.reshape(-1).to(WIDE)
     owner = torch.arange(posterior.count, device=inner.device).repeat_interleave(rows.n)
     size = chunk_rows(total + rows.d, flat.X.device)
     for part in (slice(start, start + size) for start in range(0, flat.n, size)):
@@ -105,16 +105,7 @@ def trial_sums(posterior: Posterior, means: list[Means], basis: Basis | None) ->
         S, y = in_noise_units(chunk, S)
         gram += S @ S.mT
         right += S @ y
-    return TrialSums(gram, right, inner if exact else rkhs_inner(posterior, means))
-
-
-def in_noise_units(rows: Shard, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Values S (M, n) of functions on rows, and the targets, over the root of each row's noise / σ²."""
-    y = rows.y.to(WIDE)
-    if rows.noise_factor is None:
-        return S, y
-    root = rows.noise_factor.to(WIDE).rsqrt()
-    return S * root, y * root
+    return TrialSums(gram, right, rkhs_inner(posterior, means) if alpha is None else inner)
 
 
 def means_of(ensemble: Ensemble) -> list[Means]:
@@ -122,7 +113,7 @@ def means_of(ensemble: Ensemble) -> list[Means]:
     return ensemble.map(_means)
 
 
-def _means(posterior: Posterior) -> Means:
+def _means(posterior: LinearPosterior) -> Means:
     return posterior.means()
 
 
@@ -132,7 +123,7 @@ def means_at(means: list[Means], X: Tensor) -> Tensor:
 
 
 @travels("sums")
-def rkhs_inner(posterior: Posterior, means: list[Means]) -> Tensor:
+def rkhs_inner(posterior: LinearPosterior, means: list[Means]) -> Tensor:
     """⟨f_i, f_j⟩_H = Σ_p c_p f_j(p) over the representer (p, c_p) of f_i, (count, M)."""
     points, coefficients = posterior.representer()
     F = means_at(means, points.reshape(-1, points.shape[-1]))
@@ -194,7 +185,9 @@ def _equations_on_basis(
 
 
 @travels("sums")
-def _projections_and_sums(posterior: Posterior, basis: Basis) -> tuple[Tensor, Tensor, Tensor]:
+def _projections_and_sums(
+    posterior: LinearPosterior, basis: Basis
+) -> tuple[Tensor, Tensor, Tensor]:
     """w_i of a worker's experts, and AAᵀ and Ay of its rows, on the central functions."""
     points, coefficients = posterior.representer()
     flat, c = points.reshape(-1, points.shape[-1]), coefficients.reshape(-1).to(WIDE)
@@ -208,6 +201,5 @@ def _projections_and_sums(posterior: Posterior, basis: Basis) -> tuple[Tensor, T
 
 
 @travels("sums")
-def _weights_and_sums(posterior: Posterior) -> tuple[Tensor, Tensor, Tensor]:
-    assert isinstance(posterior, SparsePosterior)
+def _weights_and_sums(posterior: SparsePosterior) -> tuple[Tensor, Tensor, Tensor]:
     return posterior.weights, posterior.sums.AAt.sum(0), posterior.sums.Ay.sum(0)

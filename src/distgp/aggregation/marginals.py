@@ -13,20 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Aggregator, Combined, Pointwise, Space, check_choice, joined
+from distgp.aggregation.base import Aggregator, Combined, Pointwise, check_choice, joined
 from distgp.aggregation.ensemble import Ensemble
-from distgp.data.shard import Shard, unstack
 from distgp.engines import LocalPlacement, Placement, travels
-from distgp.experts import (
-    ExactExpert,
-    NearestPosterior,
-    Posterior,
-    Prediction,
-    SparsePosterior,
-    SparseSums,
-)
+from distgp.experts import Posterior, Prediction
 from distgp.experts.base import latent_variance
-from distgp.experts.sparse import row_sums
+from distgp.likelihoods.gaussian import Space
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +60,8 @@ class MarginalAggregator(Aggregator):
     """An aggregator that needs the experts' means and variances at the test points, no more."""
 
     serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
+    rows_needed: ClassVar[str] = "never"
+    joint: ClassVar[str] = "for one expert"
     space: Space
 
     def __post_init__(self) -> None:
@@ -82,9 +76,10 @@ class MarginalAggregator(Aggregator):
         marginals = joined(parts)
         return self.merge(marginals.observed() if self.space == "observed" else marginals)
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """Keep the formula: nothing is to be computed before there are test points."""
-        return MarginalCombined(aggregator=self, noise=ensemble.noise())
+        del ensemble
+        return MarginalCombined(aggregator=self)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -183,35 +178,15 @@ def _alone(posterior: Posterior) -> AugmentedExperts:
     return AugmentedExperts(posterior, posterior)
 
 
-def _communication(posterior: Posterior, sums: bool) -> Shard | SparseSums:
-    """The communication shard, or its sums where those suffice."""
-    if sums:
-        assert isinstance(posterior, SparsePosterior)
-        return posterior.sums[0]
-    return unstack(posterior.rows_held()[:1])[0]
+def _communication(posterior: Posterior, shared: bool) -> object:
+    return posterior.communication(shared)
 
 
-def _augment(
-    posterior: Posterior, message: Shard | SparseSums, skip: int
-) -> AugmentedExperts | None:
-    """Join a worker's experts, all but the first `skip`, with the communication shard or its sums."""
+def _augment(posterior: Posterior, message: object, skip: int) -> AugmentedExperts | None:
+    """Augment a worker's experts, all but the first `skip`; None where there are no others."""
     if posterior.count == skip:
         return None
-    theta = posterior.parameters[skip:]
-    if isinstance(posterior, SparsePosterior):
-        Lu = posterior.Lu[skip:] if posterior.Lu.ndim > 2 else posterior.Lu
-        common = row_sums(theta, Lu, message) if isinstance(message, Shard) else message
-        both = common + posterior.sums[skip:]
-        return AugmentedExperts(
-            SparsePosterior.of(theta, Lu, both), SparsePosterior.of(theta, Lu, common)
-        )
-    assert isinstance(message, Shard)
-    expert = posterior.expert if isinstance(posterior, NearestPosterior) else ExactExpert()
-    rows = posterior.rows_held()[skip:]
-    # Where hyperparameters differ, each expert sees the communication shard through its own.
-    return AugmentedExperts(
-        expert.condition(theta, message.join(rows)), expert.condition(theta, message)
-    )
+    return AugmentedExperts(*posterior.augmented(message, skip))
 
 
 def _without_rows(experts: AugmentedExperts) -> AugmentedExperts:

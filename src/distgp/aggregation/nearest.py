@@ -9,12 +9,11 @@ rule out; they answer with distances, and only the rows that win travel to the h
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
-import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Aggregator, Combined, require
+from distgp.aggregation.base import Aggregator, Combined, refusal
 from distgp.aggregation.cells import Cells
 from distgp.aggregation.ensemble import Ensemble
 from distgp.engines import travels
@@ -32,30 +31,29 @@ class Nearest(Aggregator):
 
     name: ClassVar[str] = "nearest"
     serves: ClassVar[tuple[str, ...]] = ("nearest",)
+    joint: ClassVar[str] = "always"
 
     @property
     def needs_one_prior(self) -> bool:
         """Whether the experts must share their hyperparameters: always."""
         return True
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """Move rows into cells where there are several workers; add the sums of the global part."""
         shares = ensemble.shares_hyperparameters and not ensemble.parameters.inducing_batch
-        expert = ensemble.expert
-        require(
-            isinstance(expert, NearestExpert) and shares,
-            self.name,
-            "needs nearest experts that share their hyperparameters",
-            "pooled or two-level for other experts, opt-local where hyperparameters differ,",
-        )
-        with torch.no_grad():
-            cells = Cells.of(ensemble) if len(ensemble.placement) > 1 else None
-            part = None
-            if ensemble.parameters.inducing is not None and isinstance(expert, NearestExpert):
-                k = expert.n_conditioning
-                sums = ensemble.on_first(_sums) if cells is None else cells.sums(k)
-                part = GlobalPart.of(sums)
-        return NearestCombined(noise=ensemble.noise(), part=part, cells=cells)
+        if ensemble.expert.name not in self.serves or not shares:
+            raise refusal(
+                self.name,
+                "needs nearest experts that share their hyperparameters",
+                "pooled or two-level for other experts, opt-local where hyperparameters differ,",
+            )
+        cells = Cells.of(ensemble) if len(ensemble.placement) > 1 else None
+        part = None
+        if ensemble.parameters.inducing is not None:
+            k = cast(NearestExpert, ensemble.expert).n_conditioning
+            sums = ensemble.on_first(_sums) if cells is None else cells.sums(k)
+            part = GlobalPart.of(sums)
+        return NearestCombined(part=part, cells=cells)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,8 +78,8 @@ class NearestCombined(Combined):
         """Ask the one set of rows, or the cells."""
         if self.cells is None:
             return ensemble.on_first(_predict, X, self.part)
-        assert isinstance(ensemble.expert, NearestExpert)
-        out = self.cells.conditional(X.double(), ensemble.expert.n_neighbors).given(self.part)
+        k = cast(NearestExpert, ensemble.expert).n_neighbors
+        out = self.cells.conditional(X.double(), k).given(self.part)
         return Prediction(out.mean.to(X.dtype), out.variance.to(X.dtype))
 
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import Aggregator, Combined, Pointwise, joined, require_one_prior
+from distgp.aggregation.base import Aggregator, Combined, Pointwise, joined
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.engines import Kinds, travels
-from distgp.experts import Posterior, Prediction, SparsePosterior
+from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior
 from distgp.experts.base import chunk_rows, latent_variance
 from distgp.kernels import Kernel
 
@@ -31,16 +31,17 @@ class NPAE(Aggregator):
     """
 
     name: ClassVar[str] = "npae"
+    rows_needed: ClassVar[str] = "never"
 
     @property
     def needs_one_prior(self) -> bool:
         """Whether the experts must share their hyperparameters: always."""
         return True
 
-    def combine(self, ensemble: Ensemble) -> Combined:
-        """Check the experts: everything else depends on the test points."""
-        require_one_prior(ensemble, self.name)
-        return NestedCombined(noise=ensemble.noise())
+    def posterior(self, ensemble: Ensemble) -> Combined:
+        """Nothing is to be computed before there are test points."""
+        del ensemble
+        return NestedCombined()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -120,7 +121,7 @@ def moments(ensemble: Ensemble, X: Tensor) -> Moments:
     Moments
     """
     kernel = ensemble.parameters.kernel.to(dtype=WIDE)
-    parts = ensemble.map(_project, X, ensemble.shares_inducing)
+    parts = ensemble.map(_project_whitened if ensemble.shares_inducing else _project, X)
     p = max(part.a.shape[1] for part in parts)
     whole = joined([part.padded(p) for part in parts])
     if ensemble.shares_inducing:  # in whitened coordinates k(P_i, P_j) is the identity
@@ -148,7 +149,7 @@ def _entries(posterior: Posterior) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Projections:
-    """A worker's expert means as random variables of the prior, as `Posterior.projection` has them."""
+    """A worker's expert means as random variables of the prior: see `LinearPosterior.projection`."""
 
     travels_as: ClassVar[Kinds] = {"mean": "predictions", "points": "inputs", "*": "projections"}
     mean: Tensor  # (count, N)
@@ -164,16 +165,20 @@ class Projections:
 
 
 @travels("projections", X="points")
-def _project(posterior: Posterior, X: Tensor, whitened: bool) -> Projections:
-    mean = posterior.mean_chunk(X)
-    if whitened:
-        assert isinstance(posterior, SparsePosterior)
-        v = posterior.whitened(X)
-        a = posterior.passed_on(v)
-        points, to_f = a.new_empty(*a.shape[:2], 0), (a * v).sum(-2)
-    else:
-        points, a, to_f = posterior.projection(X)
-    return Projections(mean.to(WIDE), points.to(WIDE), a.to(WIDE), to_f.to(WIDE))
+def _project(posterior: LinearPosterior, X: Tensor) -> Projections:
+    return _projections(posterior, X, *posterior.projection(X))
+
+
+@travels("projections", X="points")
+def _project_whitened(posterior: SparsePosterior, X: Tensor) -> Projections:
+    """The projections in whitened coordinates, which experts that share inducing inputs have in common."""
+    v = posterior.whitened(X)
+    a = posterior.passed_on(v)
+    return _projections(posterior, X, a.new_empty(*a.shape[:2], 0), a, (a * v).sum(-2))
+
+
+def _projections(posterior: Posterior, X: Tensor, *parts: Tensor) -> Projections:
+    return Projections(posterior.mean_chunk(X).to(WIDE), *(part.to(WIDE) for part in parts))
 
 
 def _cross_covariances(kernel: Kernel, P: Tensor, a: Tensor) -> Tensor:

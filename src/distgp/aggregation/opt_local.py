@@ -18,9 +18,9 @@ from distgp.aggregation.base import (
     joined,
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
-from distgp.aggregation.gram import in_noise_units
 from distgp.engines import travels
 from distgp.experts import Posterior, Prediction
+from distgp.likelihoods.gaussian import in_noise_units
 
 ROWS_PER_EXPERT = 10
 """Rows that the weights are fitted on, for each expert: few, beside the rows that are predicted."""
@@ -57,11 +57,10 @@ class OptLocal(Aggregator):
         check_ridge(self.ridge)
         check_count("n_eval", self.n_eval)
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """Fit the weights on a sample of rows."""
-        with torch.no_grad():
-            beta = self._weights(ensemble)
-        return LocalCombined(noise=ensemble.noise(), weights=beta)
+        beta = self._weights(ensemble)
+        return LocalCombined(weights=beta)
 
     def _weights(self, ensemble: Ensemble) -> Tensor:
         M = ensemble.size

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from distgp import linalg
@@ -15,8 +14,8 @@ from distgp.aggregation.base import (
     check_choice,
     check_count,
     check_ridge,
-    require,
-    require_one_prior,
+    names_where,
+    refusal,
     warn_of_large_weights,
 )
 from distgp.aggregation.basis import Basis
@@ -49,10 +48,6 @@ from distgp.aggregation.variance import (
 SMALL_NORM, LARGEST_NORM = 10.0, 1e3
 """Σ|β| beyond which weights are reported. Over all rows large weights come from experts that span
 nearly the same functions, and do little harm: measured RMSE within 2 % of the full GP's at 210."""
-MARGINAL = (
-    "poe, gpoe, softmax-poe, bcm, rbcm, grbcm, min-variance, barycentre, or opt with variance='own' "
-    "or 'weighted'"
-)
 
 
 @dataclass(frozen=True)
@@ -89,6 +84,8 @@ class Opt(Aggregator):
     """
 
     name: ClassVar[str] = "opt"
+    rows_needed: ClassVar[str] = "unless shared"
+    joint: ClassVar[str] = "with shared inducing inputs"
     ridge: float | None = None
     n_eval: int | None = None
     variance: Literal["own", "weighted", "central", "nested"] = "own"
@@ -114,18 +111,17 @@ class Opt(Aggregator):
         """Whether the experts must share their hyperparameters: with some of the options."""
         return self.n_basis is not None or self.variance in ("central", "nested")
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for the weights, one for the variance where it needs it."""
-        with torch.no_grad():
-            # Over all rows and in a common RKHS the weights are held by the data; else by a ridge.
-            whole = self.n_eval is None or ensemble.shares_inducing
-            sure = ensemble.shares_hyperparameters and whole
-            default = 0.0 if sure else 0.1
-            beta = self.equations(ensemble).weights(default if self.ridge is None else self.ridge)
-            warn_of_large_weights(self.name, beta, LARGEST_NORM if sure else SMALL_NORM)
-            rule, basis = self._variance(ensemble, beta)
+        # Over all rows and in a common RKHS the weights are held by the data; else by a ridge.
+        whole = self.n_eval is None or ensemble.shares_inducing
+        sure = ensemble.shares_hyperparameters and whole
+        default = 0.0 if sure else 0.1
+        beta = self.equations(ensemble).weights(default if self.ridge is None else self.ridge)
+        warn_of_large_weights(self.name, beta, LARGEST_NORM if sure else SMALL_NORM)
+        rule, basis = self._variance(ensemble, beta)
         central = None if basis is None else basis.inputs
-        return WeightedCombined(noise=ensemble.noise(), weights=beta, central=central, rule=rule)
+        return WeightedCombined(weights=beta, central=central, rule=rule)
 
     def equations(self, ensemble: Ensemble) -> NormalEquations:
         """G and b: over all rows, over a sample, or from the sums of experts that share Z."""
@@ -135,7 +131,8 @@ class Opt(Aggregator):
             return sampled_equations(ensemble, self.n_eval, self.seed)
         if self.n_basis is not None:
             why = "with n_basis needs one prior for all experts"
-            require(ensemble.shares_hyperparameters, self.name, why, MARGINAL)
+            if not ensemble.shares_hyperparameters:
+                raise refusal(self.name, why, _without_one_prior())
             inputs = ensemble.central(self.n_basis, self.seed).X
             return projected_equations(ensemble, Basis.of(ensemble.parameters, inputs))
         return normal_equations(ensemble, ensemble.map(trial_sums, means_of(ensemble), None))
@@ -145,13 +142,14 @@ class Opt(Aggregator):
             return Weighted(beta), None
         if not ensemble.shares_hyperparameters:
             why = f"with variance={self.variance!r} needs one prior for all experts"
-            require(self.variance == "own", self.name, why, MARGINAL)
+            if self.variance != "own":
+                raise refusal(self.name, why, _without_one_prior())
             return Mixture(), None
         if self.variance == "nested":
             return Nested(), None
         if self.variance == "own" and ensemble.shares_inducing:
             return OwnShared.of(ensemble, beta), None
-        if self.variance == "own" and (self.cross == "exact" or not ensemble.exact):
+        if self.variance == "own" and (self.cross == "exact" or ensemble.expert.cheap_covariances):
             return OwnExact(beta), None
         central = ensemble.central(self.n_central, self.seed)
         basis = Basis.of(ensemble.parameters, central.X)
@@ -198,17 +196,15 @@ class OptPrinted(Aggregator):
         """Whether the experts must share their hyperparameters: always."""
         return True
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """Solve (G + jitter·mean(diag G)·I)β = diag G."""
-        require_one_prior(ensemble, self.name)
-        with torch.no_grad():
-            equations, inputs = self.equations(ensemble)
-            G = linalg.add_diagonal(equations.G, self.jitter * equations.G.diagonal().mean())
-            L = linalg.cholesky(G, "the printed Gram matrix")
-            beta = linalg.cholesky_solve(L, equations.b[:, None])[:, 0]
+        equations, inputs = self.equations(ensemble)
+        G = linalg.add_diagonal(equations.G, self.jitter * equations.G.diagonal().mean())
+        L = linalg.cholesky(G, "the printed Gram matrix")
+        beta = linalg.cholesky_solve(L, equations.b[:, None])[:, 0]
         warn_of_large_weights(self.name, beta, SMALL_NORM)
         rule = Printed(beta) if self.variance == "printed" else Weighted(beta)
-        return WeightedCombined(noise=ensemble.noise(), weights=beta, central=inputs, rule=rule)
+        return WeightedCombined(weights=beta, central=inputs, rule=rule)
 
     def equations(self, ensemble: Ensemble) -> tuple[NormalEquations, Tensor]:
         """G_lk = Σ_c f_l(x_c)f_k(x_c) + λ⟨f_l, f_k⟩_H and b = diag G, and the central inputs X_c."""
@@ -218,3 +214,9 @@ class OptPrinted(Aggregator):
         lam = ensemble.noise().to(WIDE) if self.lam is None else self.lam
         G = F @ F.mT + lam * symmetric(inner)
         return NormalEquations(G, G.diagonal()), central.X
+
+
+def _without_one_prior() -> str:
+    """Name what to use where the experts have different priors."""
+    other = names_where(lambda kind: kind is not Opt and not kind().needs_one_prior, last=", ")
+    return f"{other}, or opt with variance='own' or 'weighted'"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Aggregator, Combined, require
+from distgp.aggregation.base import Aggregator, Combined, refusal
 from distgp.aggregation.basis import Basis, sum_sparse
 from distgp.aggregation.ensemble import Ensemble
-from distgp.experts import Posterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts import Prediction, SparsePosterior, SparseSums
 
 
 @dataclass(frozen=True)
@@ -23,24 +22,25 @@ class Pooled(Aggregator):
 
     name: ClassVar[str] = "pooled"
     serves: ClassVar[tuple[str, ...]] = ("sparse",)
+    rows_needed: ClassVar[str] = "unless shared"
+    joint: ClassVar[str] = "always"
 
     @property
     def needs_one_prior(self) -> bool:
         """Whether the experts must share their hyperparameters: always."""
         return True
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """Add the sums of all shards."""
-        require(
-            ensemble.shares_inducing,
-            self.name,
-            "needs sparse experts that share hyperparameters and inducing inputs",
-            "two-level for exact experts or own inducing inputs, opt for different hyperparameters",
-        )
-        with torch.no_grad():
-            total, basis = sum_sparse(ensemble.map(_total)), Basis.of_shared(ensemble)
-            posterior = SparsePosterior.of(basis.parameters, basis.L, total)
-        return PooledCombined(noise=ensemble.noise(), posterior=posterior)
+        if not ensemble.shares_inducing:
+            raise refusal(
+                self.name,
+                "needs sparse experts that share hyperparameters and inducing inputs",
+                "two-level for exact experts or own inducing inputs, opt for different hyperparameters",
+            )
+        total, basis = sum_sparse(ensemble.map(_total)), Basis.of_shared(ensemble)
+        posterior = SparsePosterior.of(basis.parameters, basis.L, total)
+        return PooledCombined(posterior=posterior)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,6 +70,5 @@ class PooledCombined(Combined):
         return self.posterior.predict_chunk(X)
 
 
-def _total(posterior: Posterior) -> SparseSums:
-    assert isinstance(posterior, SparsePosterior)
+def _total(posterior: SparsePosterior) -> SparseSums:
     return posterior.sums.total()

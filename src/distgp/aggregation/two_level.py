@@ -14,7 +14,6 @@ from distgp.aggregation.base import (
     Combined,
     check_choice,
     check_count,
-    require_one_prior,
 )
 from distgp.aggregation.basis import Basis, factor_of_B, sum_of
 from distgp.aggregation.ensemble import WIDE, Ensemble
@@ -28,6 +27,7 @@ from distgp.aggregation.gram import (
 from distgp.aggregation.variance import Central, Nested, VarianceRule, WeightedCombined
 from distgp.engines import travels
 from distgp.experts import Posterior
+from distgp.likelihoods import noise_factor
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class TwoLevel(Aggregator):
     """
 
     name: ClassVar[str] = "two-level"
+    joint: ClassVar[str] = "with variance='central'"
     n_central: int = 512
     variance: Literal["central", "nested"] = "central"
     seed: int = 0
@@ -73,20 +74,16 @@ class TwoLevel(Aggregator):
         """Whether the experts must share their hyperparameters: always."""
         return True
 
-    def combine(self, ensemble: Ensemble) -> Combined:
+    def posterior(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for all sums, then the eliminated, whitened solve."""
-        require_one_prior(ensemble, self.name)
-        with torch.no_grad():
-            inputs = self.central
-            if inputs is None:
-                inputs = ensemble.central(self.n_central, self.seed).X
-            basis, means = Basis.of(ensemble.parameters, inputs), means_of(ensemble)
-            sums = ensemble.map(trial_sums, means, basis)
-            beta, gamma, LB = eliminate(ensemble, sums, basis, means_at(means, inputs))
-            rule = self._variance(ensemble, basis, LB, sums)
-        return WeightedCombined(
-            noise=ensemble.noise(), weights=beta, central=inputs, rule=rule, coarse=(basis, gamma)
-        )
+        inputs = self.central
+        if inputs is None:
+            inputs = ensemble.central(self.n_central, self.seed).X
+        basis, means = Basis.of(ensemble.parameters, inputs), means_of(ensemble)
+        sums = ensemble.map(trial_sums, means, basis)
+        beta, gamma, LB = eliminate(ensemble, sums, basis, means_at(means, inputs))
+        rule = self._variance(ensemble, basis, LB, sums)
+        return WeightedCombined(weights=beta, central=inputs, rule=rule, coarse=(basis, gamma))
 
     def _variance(
         self, ensemble: Ensemble, basis: Basis, LB: Tensor, sums: list[TrialSums]
@@ -145,6 +142,7 @@ def _prior_trace(posterior: Posterior) -> Tensor:
     """Σ k(x, x) over a worker's rows, each in units of its own noise."""
     rows = posterior.rows_held()
     prior = posterior.prior(rows.X)
-    prior = prior if rows.noise_factor is None else prior / rows.noise_factor
+    factor = noise_factor(rows)
+    prior = prior if factor is None else prior / factor
     real = prior if rows.mask is None else torch.where(rows.mask, prior, 0.0)
     return real.sum(dtype=WIDE)

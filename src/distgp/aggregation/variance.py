@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from distgp.aggregation.basis import (
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.nested import moment_entries, moments
 from distgp.engines import travels
-from distgp.experts import Posterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior, SparseSums
 from distgp.experts.base import in_chunks, latent_variance
 from distgp.warn import warn_user
 
@@ -43,12 +42,19 @@ class VarianceRule(ABC):
 
     @staticmethod
     @travels("predictions", X="points")
-    def on_worker(posterior: Posterior, X: Tensor) -> Prediction:
-        """What the rule needs of a worker's experts at X: by default their means and variances."""
+    def on_worker(posterior: LinearPosterior, X: Tensor) -> Prediction:
+        """Return what the rule needs of a worker's experts: by default their means and variances."""
         return posterior.predict(X)
 
     @abstractmethod
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """The variance at the rows of X.
 
         Parameters
@@ -61,6 +67,8 @@ class VarianceRule(ABC):
             The combined mean there.
         experts : Prediction
             What `on_worker` returned, for all experts, (M, N).
+        v : Tensor of shape (m_c, N), optional
+            The functions of the rule's basis at X, where the mean has needed them already.
 
         Returns
         -------
@@ -93,29 +101,30 @@ class WeightedCombined(Combined):
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """One kernel-matrix product where the experts share θ."""
         weights = self.weights.to(X.dtype)
-        parts = ensemble.map(_weighted_mean, X, each=ensemble.split(weights))
-        return sum_of(parts) + self._coarse(X)
+        mean = sum_of(ensemble.map(_weighted_mean, X, each=ensemble.split(weights)))
+        if self.coarse is None:
+            return mean
+        basis, gamma = self.coarse
+        return mean + (gamma @ basis.at(X)).to(X.dtype)
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """The mean, and the variance that the rule gives it."""
         experts = joined(ensemble.map(self.rule.on_worker, X))
-        mean = self.weights.to(X.dtype) @ experts.mean + self._coarse(X)
-        return Prediction(mean, self.rule.at(ensemble, X, mean, experts))
+        mean, v = self.weights.to(X.dtype) @ experts.mean, None
+        if self.coarse is not None:
+            basis, gamma = self.coarse
+            v = basis.at(X)
+            mean = mean + (gamma @ v).to(X.dtype)
+        return Prediction(mean, self.rule.at(ensemble, X, mean, experts, v))
 
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
         """The covariance of the rule, where it has one."""
         del ensemble
         return self.rule.between(X)
 
-    def _coarse(self, X: Tensor) -> Tensor:
-        if self.coarse is None:
-            return X.new_zeros(())
-        basis, gamma = self.coarse
-        return (gamma @ basis.at(X)).to(X.dtype)
-
 
 @travels("predictions", X="points", weights="weights")
-def _weighted_mean(posterior: Posterior, X: Tensor, weights: Tensor) -> Tensor:
+def _weighted_mean(posterior: LinearPosterior, X: Tensor, weights: Tensor) -> Tensor:
     return posterior.weighted_mean(X, weights)
 
 
@@ -125,9 +134,16 @@ class Weighted(VarianceRule):
 
     weights: Tensor
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """Σβ_i² s_i², at least ε·min_i s_i²."""
-        del ensemble, X, mean
+        del ensemble, X, mean, v
         floor = torch.finfo(experts.variance.dtype).eps * experts.variance.amin(0)
         return torch.maximum(self.weights.square().to(floor) @ experts.variance, floor)
 
@@ -144,33 +160,40 @@ class Printed(VarianceRule):
 
     @staticmethod
     @travels("predictions", X="points")
-    def on_worker(posterior: Posterior, X: Tensor) -> Prediction:
+    def on_worker(posterior: LinearPosterior, X: Tensor) -> Prediction:
         """The experts' means, and the printed terms in the place of their variances."""
-        parts = in_chunks(partial(_printed_terms, posterior), X, posterior.entries)
+        parts = in_chunks(posterior.printed_variance, X, posterior.entries)
         return Prediction(posterior.mean(X), torch.cat(parts, -1))
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """Σβ_i² times the printed term of each expert, at least ε·k."""
-        del mean
+        del mean, v
         prior = ensemble.prior(X)
         total = self.weights.square().to(X.dtype) @ experts.variance
         return torch.maximum(total, latent_variance(prior, prior))
-
-
-def _printed_terms(posterior: Posterior, X: Tensor) -> Tensor:
-    if isinstance(posterior, SparsePosterior):
-        v = posterior.whitened(X)
-        return linalg.solve_lower(posterior.factors.LB, v).square().sum(-2).to(X.dtype)
-    return posterior.prior(X) - posterior.predict_chunk(X).variance
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture(VarianceRule):
     """mean_i(s_i² + (μ_i − μ)²): for experts with different hyperparameters, without common prior."""
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """The mean of the experts' variances and of their squared distances to the mean."""
-        del ensemble, X
+        del ensemble, X, v
         return (experts.variance + (experts.mean - mean).square()).mean(0)
 
 
@@ -182,9 +205,16 @@ class Nested(VarianceRule):
         """Entries of the moments of all experts."""
         return moment_entries(ensemble)
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """k − k_Aᵀ K_A⁻¹ k_A."""
-        del mean, experts
+        del mean, experts, v
         return moments(ensemble, X).nested().variance.to(X.dtype)
 
 
@@ -203,9 +233,16 @@ class OwnExact(VarianceRule):
         """Entries of the moments of all experts."""
         return moment_entries(ensemble)
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """From the moments of all experts: O(n²) per test point for exact ones."""
-        del mean
+        del mean, v
         own = moments(ensemble, X).error(self.weights.to(WIDE)).to(X.dtype)
         return torch.minimum(own, experts.variance.amin(0))
 
@@ -239,10 +276,17 @@ class OwnShared(BasisRule):
         T, S = (sum_of([part[i] for part in parts]) for i in range(2))
         return OwnShared(Basis.of_shared(ensemble), T @ T + S - 2.0 * T)
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """k + vᵀ form v, at most min_i s_i²."""
         del ensemble, mean
-        v = self.basis.at(X)
+        v = self.basis.at(X) if v is None else v
         change = (v * (self.form @ v)).sum(0)
         own = latent_variance(self.basis.prior(X), -change.to(X.dtype))
         return torch.minimum(own, experts.variance.amin(0))
@@ -255,9 +299,8 @@ class OwnShared(BasisRule):
 
 
 @travels("sums", weights="weights")
-def _shared_parts(posterior: Posterior, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _shared_parts(posterior: SparsePosterior, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σβ_i R_i and Σβ_i²(R_i − R_i²)."""
-    assert isinstance(posterior, SparsePosterior)
     beta, R = weights[:, None, None], posterior.shrinkage()
     return (beta * R).sum(0), (beta.square() * (R - R @ R)).sum(0)
 
@@ -286,10 +329,17 @@ class OwnNystrom(BasisRule):
         T, U, AA = (sum_of([part[i] for part in parts]) for i in range(3))
         return OwnNystrom(basis, weights, T @ T + U, factor_of_B(AA))
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """The sum above, between s_c² and min_i s_i²."""
         del ensemble, mean
-        prior, v = self.basis.prior(X), self.basis.at(X)
+        prior, v = self.basis.prior(X), self.basis.at(X) if v is None else v
         beta = self.weights.to(X.dtype)
         missing = 1.0 - beta.sum()
         pairs = (beta.sum().square() - beta.square().sum()) * prior
@@ -345,10 +395,18 @@ class Central(BasisRule):
         posterior = SparsePosterior.of(basis.parameters, basis.L, total)
         return Central.of(basis, posterior.factors.LB, float(posterior.residual()))
 
-    def at(self, ensemble: Ensemble, X: Tensor, mean: Tensor, experts: Prediction) -> Tensor:
+    def at(
+        self,
+        ensemble: Ensemble,
+        X: Tensor,
+        mean: Tensor,
+        experts: Prediction,
+        v: Tensor | None = None,
+    ) -> Tensor:
         """The smaller of the central and the experts' variances."""
         del ensemble, mean
-        central = central_variance(self.LB, self.basis.at(X), self.basis.prior(X))
+        v = self.basis.at(X) if v is None else v
+        central = central_variance(self.LB, v, self.basis.prior(X))
         return torch.minimum(central, experts.variance.amin(0))
 
     def between(self, X: Tensor) -> Tensor:

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from distgp.cli import commands, demo, serve
+import distgp
+from distgp.cli import demo
+from distgp.cli.commands import compare, fit, info, predict, score, serve, version
+from distgp.cli.option_table import command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +22,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        commands.version()
+        typer.echo(distgp.__version__)
         raise typer.Exit
 
 
@@ -36,17 +39,8 @@ def before_commands(
     del version
 
 
-for command in (
-    commands.fit,
-    commands.predict,
-    commands.score,
-    commands.compare,
-    commands.info,
-    serve.serve,
-    demo.demo,
-    commands.version,
-):
-    app.command()(command)
+for run in (fit, predict, score, compare, info, serve, demo.demo, version):
+    app.command()(command(run))
 
 
 def main() -> None:

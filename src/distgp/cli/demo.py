@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
 
-from distgp.cli.options import Force, Quiet
-from distgp.cli.terminal import plain_errors, print_results, refuse_existing, tell
+from distgp.cli.options import Given
+from distgp.cli.terminal import print_results, refuse_existing, tell
 from distgp.compare import Result, compare, expert_of, left_out, reference
 from distgp.regressor import DistributedGPRegressor
 
@@ -18,28 +17,22 @@ N_TEST = 5_000
 NOISE = 0.3
 
 
-def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="the picture")] = Path("demo.png"),
-    rows: Annotated[int, typer.Option(help="rows to fit")] = 120_000,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
+def demo(given: Given) -> None:
     """Fit 120,000 rows with distributed experts, compare all aggregators, draw a picture."""
     from distgp.plotting import check_suffix
 
-    with plain_errors():
-        refuse_existing(force, output)
-        check_suffix(output)
-        model, full = _fitted(rows, show=not quiet)
-        X, y = make_data(N_TEST, seed=1)
-        results = compare(model, X, y, full, verbose=not quiet)
-        _draw(model, X, results, output)
-        print_results(results, left_out(model), expert_of(model))
-        typer.echo(f"picture: {output}")
+    refuse_existing(given.force, given.output)
+    check_suffix(given.output)
+    model, full = _fitted(given.rows, show=not given.quiet)
+    X, y = make_data(N_TEST, seed=1)
+    results = compare(model, X, y, full, verbose=not given.quiet)
+    _draw(model, X, results, given.output)
+    print_results(results, left_out(model), expert_of(model))
+    typer.echo(f"picture: {given.output}")
 
 
 def truth(X: np.ndarray) -> np.ndarray:
-    """A surface with fast and slow parts over [0, 1]²."""
+    """Return a surface with fast and slow parts over [0, 1]²."""
     x, z = X.T
     return (
         np.sin(24.0 * x * (0.4 + x))
@@ -49,7 +42,7 @@ def truth(X: np.ndarray) -> np.ndarray:
 
 
 def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy observations of the surface at n random places, X (n, 2) and y (n,)."""
+    """Observe the surface with noise at n random places, X (n, 2) and y (n,)."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(size=(n, 2))
     return X, truth(X) + NOISE * rng.normal(size=n)
@@ -58,7 +51,7 @@ def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def _fitted(
     rows: int, show: bool
 ) -> tuple[DistributedGPRegressor, tuple[str, DistributedGPRegressor]]:
-    """Distributed experts on this many rows, and the full GP with the same hyperparameters."""
+    """Fit distributed experts to this many rows, and the full GP with the same hyperparameters."""
     X, y = make_data(rows, seed=0)
     tell(f"fitting {rows:,} rows with {N_EXPERTS} sparse experts", show)
     model = DistributedGPRegressor(
@@ -71,7 +64,7 @@ def _fitted(
 def _draw(
     model: DistributedGPRegressor, X: np.ndarray, results: list[Result], picture: Path
 ) -> None:
-    """A slice of the surface, all aggregators' distance to the full GP and NLPD, and calibration."""
+    """Draw a slice of the surface, all aggregators' distance to the full GP and NLPD, and calibration."""
     from matplotlib import pyplot as plt
 
     from distgp.plotting import plot_calibration, plot_comparison, save_figure

@@ -1,236 +1,132 @@
-"""What the commands can be told, and what the text of an option means."""
+"""The values that the texts of options stand for."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import distgp
+from distgp.data.column import CHOICES
 from distgp.engines import Engine
-from distgp.estimator import opened
+from distgp.plan import VALIDATIONS
+from distgp.plan import open_engine as opened
 from distgp.training import Gamma, LogNormal, Prior
 
+Dates = StrEnum("Dates", CHOICES["dates"])
+Missing = StrEnum("Missing", CHOICES["missing"])
+Unknown = StrEnum("Unknown", CHOICES["unknown"])
+Validation = StrEnum("Validation", VALIDATIONS)
 
-class Dates(StrEnum):
-    """What to do with dates."""
-
-    refuse = "refuse"
-    expand = "expand"
-
-
-class Missing(StrEnum):
-    """What to do with missing values."""
-
-    refuse = "refuse"
-    drop = "drop"
-    impute = "impute"
+Given: TypeAlias = SimpleNamespace
+"""The values of a command's options, by name."""
+PARAMETERS = inspect.signature(distgp.DistributedGPRegressor).parameters
 
 
-class Validation(StrEnum):
-    """Which rows are held out."""
-
-    random = "random"
-    last = "last"
-    groups = "groups"
-
-
-class Unknown(StrEnum):
-    """What to do with categories that were not there in fitting."""
-
-    refuse = "refuse"
-    new = "new"
+def regressor(given: Given) -> distgp.DistributedGPRegressor:
+    """Return a regressor with the options that are named as its parameters are."""
+    own = {name: value for name, value in vars(given).items() if name in PARAMETERS}
+    own |= {"categorical": split_names(given.categorical), "random_state": given.seed}
+    return distgp.DistributedGPRegressor(**own, verbose=shows_progress(given))
 
 
-Data = Annotated[str, typer.Argument(help="CSV, Parquet or Arrow file; folder or glob of Parquet")]
-ModelFile = Annotated[Path, typer.Argument(help="a model written by `distgp fit`")]
-Target = Annotated[str, typer.Option(help="the column to predict")]
-Features = Annotated[str | None, typer.Option(help="input columns, by comma; default: all others")]
-Drop = Annotated[str | None, typer.Option(help="columns to leave out, by comma")]
-Categorical = Annotated[str | None, typer.Option(help="number columns that are labels, by comma")]
-DatesOption = Annotated[Dates, typer.Option(help="dates: refuse, or expand to days and phases")]
-MissingOption = Annotated[
-    Missing, typer.Option(help="missing values: refuse, drop those rows, or impute means")
-]
-OwnMissingOption = Annotated[
-    Missing | None,
-    typer.Option("--missing", help="missing values; default: as the model was fitted"),
-]
-OwnUnknownOption = Annotated[
-    Unknown | None,
-    typer.Option(
-        "--unknown-categories", help="categories not seen in fitting: refuse, or take as new"
-    ),
-]
-ValidationOption = Annotated[
-    Validation,
-    typer.Option(help="rows held out: at random, the last ones, or whole groups"),
-]
-TimeColumn = Annotated[
-    str | None,
-    typer.Option("--time", help="column that orders the rows for --validation last; no input"),
-]
-GroupsColumn = Annotated[
-    str | None, typer.Option("--groups", help="column of the groups held out whole; no input")
-]
-Force = Annotated[bool, typer.Option("--force", help="overwrite what exists")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress")]
-ExpertOption = Annotated[str, typer.Option(help=f"auto, {', '.join(distgp.EXPERTS)}")]
-Experts = Annotated[str, typer.Option(help="how many experts, auto or cv")]
-InducingOption = Annotated[str, typer.Option(help="how many inducing inputs, or auto")]
-NeighborsOption = Annotated[int, typer.Option(help="nearest rows per predicted point (nearest)")]
-Aggregation = Annotated[str, typer.Option(help=f"auto, {', '.join(distgp.AGGREGATORS)}")]
-OtherAggregation = Annotated[str | None, typer.Option(help="another aggregator than fitted")]
-KernelOption = Annotated[
-    str,
-    typer.Option(
-        help=f"auto, {', '.join(distgp.KERNELS)}, linear, periodic(24), sums and products of these, with "
-        "columns by name: 'matern52 + periodic(24 h, columns=when)'"
-    ),
-]
-WeightColumn = Annotated[
-    str | None, typer.Option("--weight", help="column of the rows' weights, as copies; no input")
-]
-NoiseColumn = Annotated[
-    str | None,
-    typer.Option("--noise-variance", help="column of the targets' noise variances; no input"),
-]
-TransformOption = Annotated[str, typer.Option(help="none, log or yeo-johnson: of the target")]
-CalibrateOption = Annotated[
-    str, typer.Option(help="none, or conformal: intervals calibrated on rows held out of the fit")
-]
-MeanOption = Annotated[str, typer.Option(help="constant, or linear: a trend is taken out first")]
-PartitionOption = Annotated[str, typer.Option(help=", ".join(distgp.PARTITIONS))]
-PartitionColumn = Annotated[str | None, typer.Option(help="one expert per value of this column")]
-Training = Annotated[str, typer.Option(help=f"auto, none, {', '.join(distgp.ALGORITHMS)}")]
-Rounds = Annotated[int | None, typer.Option(help="rounds of training, at most")]
-Rate = Annotated[float | None, typer.Option(help="learning rate, of methods that have one")]
-Fixed = Annotated[
-    list[str] | None,
-    typer.Option(help="hyperparameters that training leaves as they are: noise, variance, …"),
-]
-Bounds = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="between which values training keeps a hyperparameter (of the standardised data): "
-        "lengthscale=0.1:10"
-    ),
-]
-Priors = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="prior of a hyperparameter (of the standardised data): noise=lognormal:0.1:1 (median, "
-        "spread), lengthscale=gamma:2:1 (shape, rate)"
-    ),
-]
-Device = Annotated[str, typer.Option(help="cpu or cuda")]
-Dtype = Annotated[str, typer.Option(help="float64 or float32")]
-Seed = Annotated[int, typer.Option(help="seed of everything random")]
-EngineOption = Annotated[
-    str, typer.Option(help="local, or ray: a Ray cluster; workers read Parquet")
-]
-Address = Annotated[
-    str | None, typer.Option(help="of a Ray cluster; default: RAY_ADDRESS, else start one")
-]
-WorkersOption = Annotated[
-    int | None, typer.Option(help="Ray workers at most; default: one per CPU")
-]
+def shows_progress(given: Given) -> bool:
+    """Return whether progress is shown: not to programs, nor to those who asked for quiet."""
+    return not (given.quiet or given.json)
 
 
-def split_names(text: str | None) -> list[str]:
-    """The names in a text that separates them by commas."""
-    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def open_engine(given: Given) -> Engine:
+    """Return the engine that was asked for, started where it is a cluster's."""
+    if given.engine == "local":
+        if given.address is not None or given.workers is not None:
+            raise ValueError("--address and --workers are for --engine ray")
+        return opened("local", given.device)
+    if given.engine != "ray":
+        raise ValueError(f"engine must be local or ray, got {given.engine!r}")
+    try:
+        from distgp.engines.ray import RayEngine
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    return RayEngine(address=given.address, workers=given.workers)
+
+
+def columns_given(given: Given) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the columns of what `fit` takes for each row, by parameter, and the options of the inputs.
+
+    Columns of weights and noise variances, which `compare` does not take, are never inputs.
+    """
+    columns = column_options(given.features, given.drop, given.categorical, given.dates)
+    by, columns = held_out_by(given.validation, given.time, given.groups, columns)
+    options = {"sample_weight": "weight", "noise_variance": "noise_variance"}
+    named = {kind: vars(given).get(option) for kind, option in options.items()}
+    return _without_inputs(named, by, columns)
 
 
 def column_options(
-    features: str | None, drop: str | None, categorical: str | None, dates: Dates
+    features: str | None, drop: str | None, categorical: str | None, dates: str
 ) -> dict[str, Any]:
-    """What is to be made of a table's columns, as keyword arguments of the functions that learn them."""
+    """Return keyword arguments for the functions that learn the columns of a table."""
     return {
         "features": split_names(features) or None,
         "drop": split_names(drop),
         "categorical": split_names(categorical),
-        "dates": dates.value,
+        "dates": str(dates),
     }
 
 
 def held_out_by(
-    validation: Validation, time: str | None, groups: str | None, columns: dict[str, Any]
+    validation: str, time: str | None, groups: str | None, columns: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """The columns that decide which rows are held out, and the options of the others.
+    """Return the columns that decide which rows are held out, and the options of the inputs.
 
-    They are no inputs, unless they are listed as such.
-
-    Parameters
-    ----------
-    validation : Validation
-        Which rows are held out.
-    time, groups : str or None
-        The columns of times and of groups.
-    columns : dict
-        What is to be made of the columns, as of `column_options`.
-
-    Returns
-    -------
-    tuple
-        The names of the columns given, as "time" or "groups", and the changed options.
-
-    Raises
-    ------
-    ValueError
-        If a column is given that this kind does not use, or one is missing.
+    They are no inputs, unless they are listed as such. Columns that would not be used are refused.
     """
-    if time is not None and validation != Validation.last:
+    if time is not None and validation != "last":
         raise ValueError("--time orders the rows for --validation last: give both, or neither")
-    if groups is not None and validation != Validation.groups:
+    if groups is not None and validation != "groups":
         raise ValueError("--groups is for --validation groups: give both, or neither")
-    if groups is None and validation == Validation.groups:
+    if groups is None and validation == "groups":
         raise ValueError("--validation groups needs --groups with the column of the groups")
-    given = {"time": time, "groups": groups}
-    named = {kind: name for kind, name in given.items() if name is not None}
-    if columns["features"] is None:
-        columns = columns | {"drop": [*columns["drop"], *named.values()]}
-    return named, columns
+    by, others = _without_inputs({"time": time, "groups": groups}, {}, columns)
+    return by, others if columns["features"] is None else columns
 
 
-def of_rows(
-    weight: str | None, noise_variance: str | None, by: dict[str, str], columns: dict[str, Any]
+def _without_inputs(
+    named: dict[str, str | None], by: dict[str, str], columns: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Add the columns of weights and noise variances to those that `held_out_by` found.
+    """Add the columns that have a name to `by`, and take them out of the inputs."""
+    found = {kind: name for kind, name in named.items() if name is not None}
+    return by | found, columns | {"drop": [*columns["drop"], *found.values()]}
 
-    They are no inputs. Parameters and results are those of `held_out_by`.
-    """
-    given = {"sample_weight": weight, "noise_variance": noise_variance}
-    named = {kind: name for kind, name in given.items() if name is not None}
-    return by | named, columns | {"drop": [*columns["drop"], *named.values()]}
+
+def split_names(text: str | None) -> list[str]:
+    """Return the names in a text that separates them by commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def number_or_word(text: str) -> int | str:
-    """The integer that a text spells, or the text itself where it spells none."""
+    """Return the integer that a text spells, or the text itself where it spells none."""
     try:
         return int(text)
     except ValueError:
         return text
 
 
+def word_or_none(text: str) -> str | None:
+    """Return None for the word none, and any other word as it is."""
+    return None if text == "none" else text
+
+
 def parse_fixed(texts: Sequence[str] | None) -> list[str]:
-    """The names given by `--fixed`, once each."""
+    """Return the names given by `--fixed`, once each."""
     return list(dict.fromkeys(split_names(",".join(texts or ()))))
 
 
 def parse_bounds(texts: Sequence[str] | None) -> dict[str, tuple[float, float]]:
-    """The bounds given by `--bounds NAME=LOW:HIGH`, by name.
-
-    Raises
-    ------
-    ValueError
-        If a text has another form, or the numbers are not 0 < LOW < HIGH.
-    """
+    """Return the bounds given by `--bounds NAME=LOW:HIGH`, by name."""
     expected = "--bounds expects NAME=LOW:HIGH with 0 < LOW < HIGH, such as lengthscale=0.1:10"
     bounds: dict[str, tuple[float, float]] = {}
     for name, value in _assignments(expected, texts).items():
@@ -245,13 +141,7 @@ def parse_bounds(texts: Sequence[str] | None) -> dict[str, tuple[float, float]]:
 
 
 def parse_priors(texts: Sequence[str] | None) -> dict[str, Prior]:
-    """The priors given by `--priors NAME=KIND:NUMBER:NUMBER`, by name.
-
-    Raises
-    ------
-    ValueError
-        If a text has another form, names an unknown prior, or its numbers are not positive.
-    """
+    """Return the priors given by `--priors NAME=KIND:NUMBER:NUMBER`, by name."""
     expected = (
         "--priors expects NAME=lognormal:MEDIAN:SPREAD or NAME=gamma:SHAPE:RATE with positive numbers, "
         "such as noise=lognormal:0.1:1"
@@ -269,29 +159,8 @@ def parse_priors(texts: Sequence[str] | None) -> dict[str, Prior]:
     return priors
 
 
-def open_engine(name: str, address: str | None, workers: int | None, device: str) -> Engine:
-    """The engine of this name, started where it is a cluster's.
-
-    Raises
-    ------
-    ValueError
-        If there is no such engine, Ray is not installed, or an option is of another engine.
-    """
-    if name == "local":
-        if address is not None or workers is not None:
-            raise ValueError("--address and --workers are for --engine ray")
-        return opened(name, device)
-    if name != "ray":
-        raise ValueError(f"engine must be local or ray, got {name!r}")
-    try:
-        from distgp.engines.ray import RayEngine
-    except ImportError as error:
-        raise ValueError(str(error)) from error
-    return RayEngine(address=address, workers=workers)
-
-
 def _assignments(expected: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """What follows the sign in each `NAME=…`, by name; `expected` begins the error where one is not."""
+    """Return the value in each `NAME=VALUE`, by name; `expected` begins the message of an error."""
     found: dict[str, str] = {}
     for text in split_names(",".join(texts or ())):
         name, sign, value = (part.strip() for part in text.partition("="))
@@ -304,7 +173,7 @@ def _assignments(expected: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def _positive(texts: Sequence[str]) -> list[float]:
-    """The positive, finite numbers that the texts spell; none of them if one is not."""
+    """Return the positive, finite numbers that the texts spell, or none of them if one is not."""
     try:
         values = [float(text) for text in texts]
     except ValueError:

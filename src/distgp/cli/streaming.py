@@ -15,6 +15,7 @@ from distgp.cli.terminal import refuse_input
 from distgp.data.column import numbers
 from distgp.data.encoding import Columns, complete_rows, learn
 from distgp.data.parquet import ParquetRows
+from distgp.data.rows import Rows, Schema
 from distgp.data.table import Table, TableError, sink
 from distgp.engines import LocalEngine
 from distgp.progress import Progress
@@ -26,24 +27,9 @@ OUTPUTS = ("mean", "std", "lower", "upper")
 def training_rows(
     table: pa.Table, target: str, missing: str, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
-    """The numbers of a table in memory.
+    """Return inputs and targets of the complete rows, what the columns were, and which rows are complete.
 
-    Parameters
-    ----------
-    table : pa.Table
-        All its rows.
-    target : str
-        The column to predict.
-    missing : {"refuse", "drop", "impute"}
-        What to do with rows that lack a value.
-    **options
-        Which columns are inputs, and what is made of them, as of `distgp.data.encoding.learn`.
-
-    Returns
-    -------
-    tuple
-        Inputs and targets of the complete rows; what the columns were; which rows of the table are
-        complete.
+    The options are those of `distgp.data.encoding.learn`.
     """
     columns = learn(table, target, impute=missing == "impute", **options)
     X, y = columns.matrix(table), columns.targets(table)
@@ -64,26 +50,9 @@ def fit_table(
 ) -> int:
     """Fit a model to a table, which the workers of a cluster read by themselves where they can.
 
-    Parameters
-    ----------
-    model : DistributedGPRegressor
-        The model to fit; its engine is an object.
-    path : str
-        The file, folder, glob or URI.
-    target : str
-        The column to predict.
-    label_column : str or None
-        The column whose values divide the rows over experts; None to leave that to the model.
-    held_out_by : mapping of str to str, optional
-        The columns of what `fit` takes for each row, by its parameters "time", "groups",
-        "sample_weight" and "noise_variance".
-    missing, **options
-        As of `training_rows`.
-
-    Returns
-    -------
-    int
-        The number of rows that were dropped.
+    The model's engine is an object. The values of `label_column` divide the rows over experts; None leaves
+    that to the model. `held_out_by` names the columns of what `fit` takes for each row, and the options
+    are those of `training_rows`. Returns the number of rows that were dropped.
     """
     source = Table.open(path)
     if source.kind == "parquet" and not isinstance(model.engine, LocalEngine):
@@ -99,39 +68,54 @@ def fit_table(
     table = source.read(options["categorical"])
     X, y, columns, keep = training_rows(table, target, missing, **options)
     if label_column is not None:
-        model.set_params(partition=_labels(table, label_column)[keep])
-    model.fit_columns(X, y, columns, **row_values(table, held_out_by or {}, keep))
+        model.set_params(**row_values(table, {"partition": label_column}, keep))
+    given = row_values(table, held_out_by or {}, keep)
+    model.fit_rows(Rows.of(X, y, Schema.of(columns), **given))
     return int((~keep).sum())
 
 
 def row_values(
-    table: pa.Table, held_out_by: Mapping[str, str], keep: np.ndarray
+    table: pa.Table, named: Mapping[str, str], keep: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What `fit` takes for each row, one value for each of the rows kept.
+    """Read the columns of what a model takes for each row, one value for each of the rows kept.
 
-    Parameters
-    ----------
-    table : pa.Table
-        All its rows.
-    held_out_by : mapping of str to str
-        Names of columns, by "time", "groups", "sample_weight" and "noise_variance".
-    keep : ndarray of bool
-        The rows to keep.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Times as numbers or dates, groups as text, the others as numbers.
-
-    Raises
-    ------
-    TableError
-        If a column is not there, holds something else, or lacks values.
+    A "time" is a number or a date, "groups" and "partition" are texts, all others numbers.
     """
-    kept = table.filter(pa.array(keep))
-    readers = {"time": _times, "groups": _labels}
-    readers |= dict.fromkeys(("sample_weight", "noise_variance"), _numbers)
-    return {kind: readers[kind](kept, name) for kind, name in held_out_by.items()}
+    kept, found = table.filter(pa.array(keep)), {}
+    readers = {"time": (_times, "order"), "groups": (_labels, "divide")}
+    readers["partition"] = readers["groups"]
+    for kind, name in named.items():
+        read, use = readers.get(kind, (numbers, "count"))
+        if name not in table.schema.names:
+            raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
+        column = kept.column(name)
+        if column.null_count:
+            raise TableError(f"{column.null_count} rows have no {name!r} to {use} them by")
+        found[kind] = read(name, column)
+    return found
+
+
+def _labels(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Return the values of a column as text."""
+    del name
+    return column.to_numpy(zero_copy_only=False).astype(str)
+
+
+def _times(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Return the values of a column of numbers or dates; texts are read as dates."""
+    kind, is_ = column.type, pa.types
+    dated = (is_.is_date, is_.is_timestamp, is_.is_string, is_.is_large_string)
+    if any(holds(kind) for holds in dated):
+        try:
+            return column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
+        except pa.ArrowException as error:
+            raise TableError(
+                f"column {name!r} is {kind}, expected numbers or dates such as 2024-12-31: {error}"
+            ) from error
+    values = numbers(name, column)
+    if absent := int(np.isnan(values).sum()):
+        raise TableError(f"{absent} rows have no {name!r} to order them by")
+    return values
 
 
 def predict_table(
@@ -148,29 +132,8 @@ def predict_table(
 ) -> tuple[int, int]:
     """Read, predict and write a table in pieces: its own columns, then mean, std, lower and upper.
 
-    Parameters
-    ----------
-    model : DistributedGPRegressor
-        A fitted model.
-    path : str
-        The table to predict.
-    output : Path
-        The table to write, its kind given by the suffix.
-    interval : float
-        The probability between lower and upper.
-    prefix : str
-        What the names of the new columns begin with.
-    missing, unknown : str
-        What to do with rows that lack a value, and with categories that were not there in fitting.
-    show : bool
-        Whether to show progress.
-    **options
-        As of the model's `predict`.
-
-    Returns
-    -------
-    tuple
-        The numbers of rows written and dropped.
+    The names of the new columns begin with `prefix`; the options are those of the model's `predict`.
+    Returns the numbers of rows written and dropped.
     """
     if not 0 < interval < 1:
         raise ValueError(f"interval must be a probability between 0 and 1, got {interval}")
@@ -209,14 +172,9 @@ def score_table(
     show: bool,
     **options: Any,
 ) -> dict[str, Any]:
-    """Compare a model's predictions with the target column of a table, read in pieces.
+    """Compare predictions with the target column of a table, by default that of fitting, in pieces.
 
-    Parameters and options are those of `predict_table`, and the target's name, by default that of fitting.
-
-    Returns
-    -------
-    dict
-        The numbers of rows and of dropped rows, RMSE, R², NLPD, and the coverage of 90 % intervals.
+    Returns the numbers of rows and of dropped rows, RMSE, R², NLPD, and the coverage of 90 % intervals.
     """
     table, columns = Table.open(path), columns_of(model)
     columns = columns if target is None else replace(columns, target=target)
@@ -226,21 +184,19 @@ def score_table(
         )
     columns.check(table.names, target=True)
     found: list[tuple[np.ndarray, ...]] = []
-    dropped = 0
+    dropped, density = 0, 0.0
     with Progress("scoring rows", show=show) as progress:
         for batch, X, lost in _pieces(table, columns, missing, unknown, target=True):
             dropped += lost
             if len(X):
-                parts = unnamed(model.predict_with_interval, X, 0.9, **options)
                 y = columns.targets(batch)
-                density = unnamed(model.nlpd, X, y, **options) if model.target_transform else None
-                found.append((y, *parts, np.full(len(X), np.nan if density is None else density)))
+                found.append((y, *unnamed(model.predict_with_interval, X, 0.9, **options)))
+                if model.target_transform:
+                    density += len(X) * unnamed(model.nlpd, X, y, **options)
             progress.advance(len(X))
     if not found:
         raise TableError(f"{path} has no rows to score")
-    y, mean, std, lower, upper, density = (
-        np.concatenate(parts) for parts in zip(*found, strict=True)
-    )
+    y, mean, std, lower, upper = (np.concatenate(parts) for parts in zip(*found, strict=True))
     with np.errstate(over="ignore", invalid="ignore"):  # JSON has null for what is infinite
         normal = metrics.nlpd(y, mean, np.square(std))
         rmse, r2 = metrics.rmse(y, mean), 1.0 - metrics.smse(y, mean) if np.ptp(y) else None
@@ -249,80 +205,29 @@ def score_table(
         "dropped": dropped,
         "rmse": rmse,
         "r2": r2,
-        "nlpd": float(density.mean()) if model.target_transform else normal,
+        "nlpd": density / len(y) if model.target_transform else normal,
         "coverage_90": float(np.mean((lower <= y) & (y <= upper))),
     }
 
 
 def columns_of(model: DistributedGPRegressor) -> Columns:
-    """The columns that a model needs: of the table that it was fitted to, or by its features' names.
-
-    Raises
-    ------
-    TableError
-        If the model has several targets, or was fitted to an array whose columns have no names.
-    """
-    if len(model.models_) > 1:
+    """Return the columns that a model needs: those of its table, or of its features' names."""
+    if isinstance(model.kernel_, list):
         raise TableError(
             "the model has several targets, which tables cannot have: use it from Python"
         )
-    if (columns := getattr(model, "table_", None)) is not None:
-        return columns
-    names = getattr(model, "feature_names_in_", None)
-    if names is None:
+    if not hasattr(model, "feature_names_in_"):
         raise TableError(
             "the model was fitted to an array without column names, so no table fits it: fit it with "
             "`distgp fit`, or to a DataFrame"
         )
-    return Columns.of_numbers(names)
-
-
-def _labels(table: pa.Table, name: str) -> np.ndarray:
-    """The values of a column as text, one for each row."""
-    return _complete(table, name, "to divide them by").to_numpy(zero_copy_only=False).astype(str)
-
-
-def _times(table: pa.Table, name: str) -> np.ndarray:
-    """The values of a column of numbers or dates; texts are read as dates."""
-    column = _complete(table, name, "to order them by")
-    kind = column.type
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_text(kind):
-        try:
-            return column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
-        except pa.ArrowException as error:
-            raise TableError(
-                f"column {name!r} is {kind}, expected numbers or dates such as 2024-12-31: {error}"
-            ) from error
-    values = numbers(name, column)
-    if np.isnan(values).any():
-        raise TableError(f"{int(np.isnan(values).sum())} rows have no {name!r} to order them by")
-    return values
-
-
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    """The values of a column of numbers."""
-    return numbers(name, _complete(table, name, "to count them by"))
-
-
-def _complete(table: pa.Table, name: str, purpose: str) -> pa.ChunkedArray:
-    """A column without missing values."""
-    if name not in table.schema.names:
-        raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
-    column = table.column(name)
-    if column.null_count:
-        raise TableError(f"{column.null_count} rows have no {name!r} {purpose}")
-    return column
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds texts."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return model.model_.schema.columns or Columns.of_numbers(model.feature_names_in_)
 
 
 def _pieces(
     table: Table, columns: Columns, missing: str, unknown: str, target: bool = False
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, int]]:
-    """Batches of complete rows, their inputs, and how many rows were dropped from each."""
+    """Read batches of complete rows, their inputs, and how many rows were dropped from each."""
     names = [*columns.owners, *([columns.target] if target else [])]
     for batch in table.batches(columns.types(target)):
         X = columns.matrix(batch, unknown)

@@ -1,9 +1,8 @@
-"""What the user reads: figures and tables, and every error as one line."""
+"""Figures, tables and one-line errors for the user to read."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import sys
@@ -11,16 +10,18 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from distgp.compare import Result
 from distgp.engines import EngineError
 from distgp.files import check_writable
 from distgp.novelty import NoveltyWarning
+
+if TYPE_CHECKING:
+    from distgp.compare import Result
 
 LONGEST = 160
 """Characters that people are shown of one figure; --json has all of it."""
@@ -35,36 +36,37 @@ def plain_errors() -> Iterator[None]:
     signal's number where the process is told to end; what was being written is removed then. Readers
     that leave before the end, as `head` does, are no error.
     """
-    import pyarrow as pa
-
-    mendable = (ValueError, ArithmeticError, OSError, pa.ArrowException, EngineError)
     try:
         with warnings.catch_warnings(), _ended_by_signals():
             warnings.showwarning = _teller()
             yield
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for what is flushed at exit
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # for what is flushed at exit
         raise typer.Exit(0) from None
-    except mendable as error:
-        tell_error(str(error) or type(error).__name__)
-        raise typer.Exit(2) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        if _out_of_memory(error):
-            tell_error(
-                f"out of memory: use fewer rows or inducing inputs, or more experts ({error})"
-            )
-            raise typer.Exit(2) from None
-        kind = type(error).__name__
-        tell_error(f"unexpected {kind}: {error} (this is a mistake of distgp's own)")
-        raise typer.Exit(1) from None
+        code, text = _judged(error)
+        _print_line(f"distgp: {text}", "red")
+        raise typer.Exit(code) from None
     except KeyboardInterrupt:
         _print_line("distgp: interrupted")
         raise typer.Exit(130) from None
+
+
+def _judged(error: Exception) -> tuple[int, str]:
+    """Return the exit code of an error, and the text that tells of it."""
+    import pyarrow as pa
+
+    kind, said = type(error).__name__, str(error)
+    if isinstance(error, (ValueError, ArithmeticError, OSError, pa.ArrowException, EngineError)):
+        return 2, said or kind
+    marks = ("allocate memory", "out of memory", "bad_alloc")  # PyTorch says it in the text alone
+    if isinstance(error, MemoryError) or any(mark in said.lower() for mark in marks):
+        return 2, f"out of memory: use fewer rows or inducing inputs, or more experts ({said})"
+    return 1, f"unexpected {kind}: {said} (this is a mistake of distgp's own)"
 
 
 @contextmanager
@@ -91,20 +93,8 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Whether Python, PyTorch or a GPU had no memory left; PyTorch says so in the text alone."""
-    said = str(error).lower()
-    marks = ("allocate memory", "out of memory", "bad_alloc")
-    return isinstance(error, MemoryError) or any(mark in said for mark in marks)
-
-
-def tell_error(text: str) -> None:
-    """Print an error as one line."""
-    _print_line(f"distgp: {text}", "red")
-
-
 def _teller() -> Callable[..., None]:
-    """What prints warnings as one line each, without the place in the code that Python would name.
+    """Return a function that prints warnings as one line each, without their place in the code.
 
     Tables are predicted in pieces; that rows are unlike the training rows is said of the first alone.
     """
@@ -136,15 +126,7 @@ def tell_dropped(dropped: int, as_json: bool) -> None:
 
 
 def refuse_existing(force: bool, *paths: Path) -> None:
-    """Refuse to overwrite, and to write where nothing can be written, before any work is done.
-
-    Raises
-    ------
-    ValueError
-        If a path holds a file and `force` was not given.
-    OSError
-        If a path cannot be written to.
-    """
+    """Refuse to overwrite, and to write where nothing can be written, before any work is done."""
     for path in paths:
         if path.is_file() and not force:
             raise ValueError(f"{path} exists already: choose another name, or give --force")
@@ -152,13 +134,7 @@ def refuse_existing(force: bool, *paths: Path) -> None:
 
 
 def refuse_input(output: Path, *inputs: Path | str) -> None:
-    """Refuse to write the result over what it is made from, even with --force.
-
-    Raises
-    ------
-    ValueError
-        If the output is one of the inputs, under any of their names.
-    """
+    """Refuse to write the result over what it is made from, under any of its names, even with --force."""
     for path in inputs:
         if output.exists() and os.path.exists(path) and output.samefile(path):
             raise ValueError(f"{output} is read by this command: give another name to write to")
@@ -166,8 +142,9 @@ def refuse_input(output: Path, *inputs: Path | str) -> None:
 
 def print_figures(figures: dict[str, Any], as_json: bool) -> None:
     """Print named figures: one line each for people, long ones cut, one JSON object for programs."""
-    if as_json:
-        typer.echo(json.dumps(_finite(figures), allow_nan=False))
+    if as_json:  # JSON has no infinity and no NaN: null stands for them
+        finite = json.loads(json.dumps(figures), parse_constant=lambda _: None)
+        typer.echo(json.dumps(finite))
         return
     width = max(12, *map(len, figures))
     for name, value in figures.items():
@@ -178,28 +155,12 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{name:{width}s} {text}")
 
 
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have: infinity and NaN."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def print_results(
     results: Sequence[Result], left_out: Sequence[str] = (), expert: str = ""
 ) -> None:
-    """Print a comparison as a table, and below it why some aggregators did not take part.
+    """Print a comparison as a table, baselines last, and below it why some aggregators are not there.
 
-    Parameters
-    ----------
-    results : sequence of Result
-        One line each, baselines last.
-    left_out : sequence of str, default=()
-        The aggregators that are for other kinds of experts.
-    expert : str, default=""
-        The kind of the experts.
+    Those that are left out are for other kinds of experts than these.
     """
     grid = Grid(box=None, pad_edge=False)
     grid.add_column("")

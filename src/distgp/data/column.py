@@ -1,4 +1,4 @@
-"""One column of a table, and the numbers that a GP takes for it.
+"""One column of a table: it learns what it holds when a model is fitted, and encodes values after that.
 
 The encoding is done by pyarrow on whole columns. scikit-learn's OneHotEncoder would need arrays of Python
 objects instead, many times the size and the time, and would see a missing value as a category of its own.
@@ -7,43 +7,44 @@ objects instead, many times the size and the time, and would see a missing value
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from pyarrow import types
 
 from distgp.data.locate import TableError
 
 DAY = 86_400.0
-WEEK_START = 4.0  # 1970-01-01 was a Thursday; Mondays are day 4 of the epoch
-YEAR = 365.2425
+CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
+"""A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
+MOST_CATEGORIES = 100
+_LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
+Values: TypeAlias = "pa.Array | pa.ChunkedArray"
 Kind = Literal["number", "category", "date"]
+TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "number": (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal),
+    "date": (types.is_timestamp, types.is_date),
+    "category": (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary),
+    "empty": (types.is_null,),
+}
+"""The Arrow types of each kind of column."""
 CHOICES = {
     "missing": ("refuse", "drop", "impute"),
     "dates": ("refuse", "expand"),
     "unknown": ("refuse", "new"),
 }
-"""What can be asked for where a column holds more than numbers."""
+"""The ways to treat rows with missing values, columns of dates, and categories not seen in fitting."""
 
 
-def check_choices(**given: str) -> None:
-    """Refuse a choice that is not there.
-
-    Parameters
-    ----------
-    **given
-        Any of ``missing`` (rows with missing values), ``dates`` (columns of dates) and ``unknown``
-        (categories that were not there in fitting), each with one of its `CHOICES`.
-
-    Raises
-    ------
-    ValueError
-        With the list of choices.
-    """
+def check_choices(**given: object) -> None:
+    """Refuse a value of ``missing``, ``dates`` or ``unknown`` that is not among its `CHOICES`."""
     for name, value in given.items():
         if value not in CHOICES[name]:
             listed = " or ".join(map(repr, CHOICES[name]))
@@ -54,20 +55,9 @@ def check_choices(**given: str) -> None:
 class Column:
     """One input column of a table, with what was learnt of it when the model was fitted.
 
-    Parameters
-    ----------
-    name : str
-        Its name in the table.
-    kind : {"number", "category", "date"}
-        What it holds.
-    categories : tuple of str
-        The values of a category, in the order of their columns of 0 and 1.
-    time_of_day : bool
-        Whether a date comes with a time, so that the phase in the day counts.
-    boolean : bool
-        Whether a number is written as true or false.
-    zone : str
-        The time zone of dates with a time, whose phases are those of the clocks there; "" for none.
+    A category has its texts in the order of their columns of 0 and 1. A date may come with a time of day,
+    whose phase counts then, and with a time zone, whose clocks give the phases. A number may be written
+    as true or false (boolean).
     """
 
     name: str
@@ -77,32 +67,54 @@ class Column:
     boolean: bool = False
     zone: str = ""
 
+    @staticmethod
+    def learn(
+        name: str,
+        type_: pa.DataType,
+        texts_of: Callable[[str], set[str]],
+        labels: bool = False,
+        dates: str = "refuse",
+    ) -> Column:
+        """Find out what a column holds, from its type and, for a category, the different texts in it.
+
+        Numbers that are `labels` make a category. Dates are refused, or taken where `dates` is "expand".
+        """
+        kind = kind_of(type_)
+        kind = "category" if labels and kind != "empty" else kind
+        if kind == "number":
+            return Column(name, kind, boolean=types.is_boolean(type_))
+        if kind == "category":
+            return Column(name, kind, _categories(name, texts_of(name)))
+        if kind == "date" and dates == "expand":
+            return Column(name, kind, time_of_day=types.is_timestamp(type_), zone=_zone(type_))
+        if kind == "date":
+            raise TableError(
+                f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "
+                "make days and phases of year, week and day of it with dates='expand' (--dates expand)"
+            )
+        is_ = "empty" if kind == "empty" else f"{type_}, expected numbers, text or dates"
+        raise TableError(f"column {name!r} is {is_}: leave it out (--drop {name})")
+
     @property
     def features(self) -> list[str]:
         """The names of the numbers made of it."""
         if self.kind == "category":
             return [f"{self.name}={category}" for category in self.categories]
         if self.kind == "date":
-            cycles = ["year", "week", *(["day"] if self.time_of_day else [])]
-            waves = [f"{self.name}.{cycle}_{wave}" for cycle in cycles for wave in ("sin", "cos")]
-            return [f"{self.name}.days", *waves]
+            waves = [f"{cycle}_{wave}" for cycle in self._cycles for wave in ("sin", "cos")]
+            return [f"{self.name}.{part}" for part in ("days", *waves)]
         return [self.name]
 
-    def encode(self, values: pa.Array, unknown: str) -> np.ndarray:
-        """Turn values of the column into numbers.
+    @property
+    def _cycles(self) -> list[str]:
+        """The cycles of a date: without a time of day, all but the last."""
+        return [*CYCLES] if self.time_of_day else [*CYCLES][:-1]
 
-        Parameters
-        ----------
-        values : pyarrow.Array
-            The values of some rows.
-        unknown : {"refuse", "new"}
-            Whether a category that was not there in fitting is refused ("refuse") or taken as a new one
-            ("new"), which is as far from each of the known as they are from each other.
+    def encode(self, values: Values, unknown: str) -> np.ndarray:
+        """Turn values into numbers, (rows, features), with NaN where a value is missing.
 
-        Returns
-        -------
-        ndarray of shape (rows, features)
-            Numbers; NaN where a value is missing.
+        A category that was not there in fitting is refused, or, where `unknown` is "new", put as far from
+        each of the known ones as they are from each other.
         """
         if self.kind == "category":
             return self._one_hot(values, unknown)
@@ -110,7 +122,8 @@ class Column:
             return self._waves(values)
         return numbers(self.name, values)[:, None]
 
-    def _one_hot(self, values: pa.Array, unknown: str) -> np.ndarray:
+    def _one_hot(self, values: Values, unknown: str) -> np.ndarray:
+        """Give every category a column of 0 and 1."""
         texts = as_text(values)
         codes = pc.index_in(texts, pa.array(self.categories, pa.string()))
         strange = pc.and_(pc.is_valid(values), pc.is_null(codes))
@@ -121,21 +134,32 @@ class Column:
                 f"{example!r}: correct them, or take them as new ones with unknown='new' "
                 "(--unknown-categories new)"
             )
-        index = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
-        hot = (index[:, None] == np.arange(len(self.categories))).astype(np.float64)
-        if unknown == "new":
-            hot[strange.to_numpy(zero_copy_only=False)] = beyond(len(self.categories))
+        index, k = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False), len(self.categories)
+        hot = (index[:, None] == np.arange(k)).astype(np.float64)
+        if (
+            unknown == "new"
+        ):  # (t, …, t) is at distance √2 from all k unit vectors: kt² − 2t + 1 = 2
+            hot[strange.to_numpy(zero_copy_only=False)] = (1.0 + math.sqrt(1.0 + k)) / k
         hot[pc.is_null(values).to_numpy(zero_copy_only=False)] = np.nan
         return hot
 
-    def _stamps(self, values: pa.Array) -> pa.Array:
-        """Dates and times as clocks show them, refused where they are of another kind than in fitting."""
-        kind = values.type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    def _waves(self, values: Values) -> np.ndarray:
+        """Give days since 1970 for trends, and the phase in year, week and day for cycles."""
+        stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
+        days = micros / 1e6 / DAY
+        phases = [(days - CYCLES[cycle][0]) / CYCLES[cycle][1] for cycle in self._cycles]
+        angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
+        waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
+        return np.stack([days, *waves], axis=1)
+
+    def _stamps(self, values: Values) -> Values:
+        """Return dates and times as clocks show them; refuse those of another kind than in fitting."""
+        kind, zone = values.type, _zone(values.type)
+        if types.is_integer(kind) or types.is_floating(kind):
             raise TableError(
                 f"column {self.name!r} held dates in fitting, and now holds {kind}: give dates"
             )
-        zone = (kind.tz or "") if pa.types.is_timestamp(kind) else ""
         if bool(zone) != bool(self.zone):
             had, has = (
                 f"with a time zone ({z})" if z else "without a time zone" for z in (self.zone, zone)
@@ -147,23 +171,13 @@ class Column:
             return values
         return pc.local_timestamp(values.cast(pa.timestamp("us", tz=self.zone), safe=False))
 
-    def _waves(self, values: pa.Array) -> np.ndarray:
-        """Give days since 1970 for trends, and the phase in year, week and day for cycles."""
-        stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
-        days = micros / 1e6 / DAY
-        phases = [days / YEAR, (days - WEEK_START) / 7.0, *([days] if self.time_of_day else [])]
-        angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
-        waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
-        return np.stack([days, *waves], axis=1)
+
+def kind_of(type_: pa.DataType) -> str:
+    """Tell the kind of a column of this type, "empty" and "other" included."""
+    return next((kind for kind, tests in TYPES.items() if any(t(type_) for t in tests)), "other")
 
 
-def beyond(k: int) -> float:
-    """The t for which (t, …, t) lies at distance √2 from all k unit vectors: kt² − 2t + 1 = 2."""
-    return (1.0 + math.sqrt(1.0 + k)) / k
-
-
-def numbers(name: str, values: pa.Array) -> np.ndarray:
+def numbers(name: str, values: Values) -> np.ndarray:
     """Turn values into float64, (rows,); missing ones become NaN."""
     try:
         wide = values.cast(pa.float64(), safe=False)
@@ -174,13 +188,34 @@ def numbers(name: str, values: pa.Array) -> np.ndarray:
     return pc.fill_null(wide, math.nan).to_numpy(zero_copy_only=False)
 
 
-def as_text(values: Any) -> Any:
+def as_text(values: Values) -> Values:
     """Turn values of any type into text."""
-    if pa.types.is_dictionary(values.type):
+    if types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.string())
 
 
-def distinct(values: Any) -> set[str]:
+def distinct(values: Values) -> set[str]:
     """List the different values of a column, as text, without missing ones."""
     return {value for value in pc.unique(as_text(values)).to_pylist() if value is not None}
+
+
+def _zone(type_: pa.DataType) -> str:
+    """Return the time zone of a type of times; "" for none."""
+    return getattr(type_, "tz", None) or ""
+
+
+def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
+    """Sort the texts of a category; refuse more than `MOST_CATEGORIES`."""
+    found = sorted(texts)
+    if len(found) > MOST_CATEGORIES:
+        looks = (
+            "dates; make times of them, by pandas.to_datetime for one,"
+            if _LIKE_A_DATE.match(found[len(found) // 2])
+            else "a name or a number; convert it,"
+        )
+        raise TableError(
+            f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
+            f"it looks like {looks} or leave it out (--drop {name})"
+        )
+    return tuple(found)

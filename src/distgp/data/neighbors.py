@@ -9,11 +9,13 @@ that do, and where they do not the search is repeated with twice as many.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.spatial import KDTree
 from torch import Tensor
 
@@ -28,25 +30,14 @@ SMALLEST_PREFIX = 512
 SPARE = 8
 """Rows beyond those wanted that are looked at more closely where distances have rounding errors."""
 TIE = 1e-7
-"""By how much of a unit coordinates are moved, at random per row, so that no two distances are equal."""
+"""The part of a unit by which coordinates are moved, at random per row, so that distances differ."""
 
 
 def without_ties(coordinates: Tensor, priority: Tensor) -> Tensor:
-    """Move every row by a tiny amount that depends on its priority alone.
+    """Move every row (n, q) by a tiny amount that depends on its priority alone, a random 64-bit integer.
 
     Rows at equal distances (duplicates, grids, categories) would otherwise be taken in an order that
     depends on how the search goes about it; so it depends on the rows.
-
-    Parameters
-    ----------
-    coordinates : Tensor of shape (n, q)
-        The rows.
-    priority : Tensor of shape (n,)
-        A pseudo-random 64-bit integer per row.
-
-    Returns
-    -------
-    Tensor of shape (n, q)
     """
     column = torch.arange(1, coordinates.shape[-1] + 1, device=coordinates.device)
     mixed = (priority[:, None] ^ (priority[:, None] >> 29)) * (2 * column + 0x5851F42D) + column
@@ -54,59 +45,53 @@ def without_ties(coordinates: Tensor, priority: Tensor) -> Tensor:
     return coordinates.to(torch.float64) + TIE * (share - 0.5)
 
 
-class Neighbors:
-    """A search structure over rows in a fixed order.
-
-    Parameters
-    ----------
-    coordinates : Tensor of shape (n, q)
-        The rows, in float64, in the order in which "before" is meant.
-    """
+class Search(ABC):
+    """A search structure over rows (n, q) in a fixed order, in which "before" is meant."""
 
     def __init__(self, coordinates: Tensor) -> None:
         self.coordinates = coordinates
-        self._trees: dict[int, KDTree] = {}
 
     def __len__(self) -> int:
         return len(self.coordinates)
 
     def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k nearest rows of every query.
-
-        Parameters
-        ----------
-        queries : Tensor of shape (N, q)
-            Points in the same coordinates.
-        k : int
-            How many; where there are fewer rows, all of them.
-
-        Returns
-        -------
-        square : Tensor of shape (N, k)
-            Squared distances, in increasing order; infinite where there is no row.
-        index : Tensor of shape (N, k)
-            The rows' places in the order; -1 where there is no row.
-        """
+        """Find the k nearest rows of every query, as `nearest_before` does among all rows."""
         before = torch.full((len(queries),), len(self), device=queries.device)
         return self.nearest_before(queries, before, k)
 
+    @abstractmethod
     def nearest_before(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k nearest rows of every query among those before a place in the order.
+        """Find the k nearest rows of every query (N, q) among those before a place in the order.
 
-        Parameters
-        ----------
-        queries : Tensor of shape (N, q)
-            Points in the same coordinates.
-        before : Tensor of shape (N,)
-            Row j may be a neighbour of query i if j < before[i].
-        k : int
-            How many.
-
-        Returns
-        -------
-        square, index : Tensor of shape (N, k)
-            As for `nearest`.
+        Row j may be a neighbour of query i if j < before[i]. Returned are the squared distances, (N, k),
+        in increasing order, and the rows' places in the order; infinity and -1 where there is no row.
         """
+
+    def _by_blocks(
+        self,
+        search: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        queries: Tensor,
+        before: Tensor,
+        k: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Search for some queries at a time, so that `BLOCK` pairs of them and rows are held at most."""
+        step = max(1, BLOCK[queries.device.type] // max(1, len(self)))
+        parts = zip(queries.split(step), before.split(step), strict=True)
+        square, index = map(torch.cat, zip(*(search(*part) for part in parts), strict=True))
+        index = torch.where(torch.isfinite(square), index, -1)
+        fewer = (0, k - square.shape[-1])
+        return F.pad(square, fewer, value=torch.inf), F.pad(index, fewer, value=-1)
+
+
+class Neighbors(Search):
+    """A search by the Euclidean distance of coordinates in float64."""
+
+    def __init__(self, coordinates: Tensor) -> None:
+        super().__init__(coordinates)
+        self._trees: dict[int, KDTree] = {}
+
+    def nearest_before(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Find the nearest rows by a tree or by blocks of the distance matrix, whichever is faster."""
         if k == 0 or not len(queries) or not len(self):
             shape = (len(queries), k)
             index = torch.full(shape, -1, device=queries.device)
@@ -114,7 +99,7 @@ class Neighbors:
         queries = queries.to(torch.float64)
         if not self._by_tree(len(queries)):
             return self._block_search(queries, before, k)
-        square, index = self._tree_search(queries.cpu(), before.cpu(), k)
+        square, index = self._tree_search(queries.cpu().numpy(), before.cpu().numpy(), k)
         return square.to(queries.device), index.to(queries.device)
 
     def _by_tree(self, queries: int) -> bool:
@@ -125,7 +110,7 @@ class Neighbors:
         return columns <= GPU_TREE_COLUMNS and queries * len(self) >= GPU_TREE_PAIRS
 
     def _block_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """By blocks of the distance matrix, rows that come too late masked out.
+        """Search blocks of the distance matrix, rows that come too late masked out.
 
         Distances by matrix products have rounding errors, so a few rows more than wanted are taken,
         and put in order by their differences.
@@ -135,9 +120,8 @@ class Neighbors:
         centre = self.coordinates.median(0).values
         rows = self.coordinates - centre
         norms, place = rows.square().sum(-1), torch.arange(n, device=rows.device)
-        step = max(1, BLOCK[rows.device.type] // n)
-        squares, indices = [], []
-        for part, limit in zip(queries.split(step), before.split(step), strict=True):
+
+        def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
             points = part - centre
             block = torch.addmm(norms, points, rows.mT, alpha=-2.0)
             if int(limit.min()) < n:
@@ -146,14 +130,13 @@ class Neighbors:
             square = (points[:, None, :] - rows[index]).square_().sum(-1)
             square = torch.where(torch.isfinite(value), square, torch.inf)
             square, order = square.topk(kept, -1, largest=False)
-            squares.append(square)
-            indices.append(torch.where(torch.isfinite(square), index.gather(-1, order), -1))
-        return _wide(torch.cat(squares), k, torch.inf), _wide(torch.cat(indices), k, -1)
+            return square, index.gather(-1, order)
 
-    def _tree_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """By the tree of the shortest prefix of 2^j rows that holds all rows allowed."""
-        points, limits, n = queries.numpy(), before.numpy(), len(self)
-        square = np.full((len(points), k), np.inf)
+        return self._by_blocks(search, queries, before, k)
+
+    def _tree_search(self, points: np.ndarray, limits: np.ndarray, k: int) -> tuple[Tensor, Tensor]:
+        """Search the tree of the shortest prefix of 2^j rows that holds all rows allowed."""
+        n, distance = len(self), np.full((len(points), k), np.inf)
         index = np.full((len(points), k), -1, dtype=np.int64)
         lengths = np.minimum(np.maximum(limits, SMALLEST_PREFIX), n)
         lengths = np.minimum(2 ** np.ceil(np.log2(lengths)).astype(np.int64), n)
@@ -164,15 +147,16 @@ class Neighbors:
                 asked = int(2.2 * k) + 8
             while len(which):
                 asked = min(asked, int(length))
-                found = _query(tree, points[which], asked)
+                ranks, threads = np.arange(1, asked + 1), torch.get_num_threads()
+                found = tree.query(points[which], ranks, workers=threads)
                 done, best, at = _first_allowed(*found, limits[which], k, asked == length)
-                square[which[done], : best.shape[1]] = best[done]
+                distance[which[done], : best.shape[1]] = best[done]
                 index[which[done], : at.shape[1]] = at[done]
                 which, asked = which[~done], 2 * asked
-        return torch.from_numpy(np.square(square)), torch.from_numpy(index)
+        return torch.from_numpy(np.square(distance)), torch.from_numpy(index)
 
     def _tree(self, length: int) -> Any:
-        """The tree of the first rows, built when it is first asked for."""
+        """Return the tree of the first rows, built when it is first asked for."""
         if length not in self._trees:
             rows = self.coordinates[:length].cpu().numpy()
             # Split in the middle of a cell, not at a median: built 5 times faster, as fast to ask.
@@ -182,71 +166,44 @@ class Neighbors:
         return self._trees[length]
 
 
-def _query(tree: Any, points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distances and rows, (N, k) each, with as many threads as PyTorch uses."""
-    distance, index = tree.query(points, k, workers=torch.get_num_threads())
-    return distance.reshape(len(points), k), index.reshape(len(points), k)
+class CorrelationNeighbors(Search):
+    """A search for kernels without coordinates: by 1 − |correlation| in place of squared distances.
+
+    `correlation` maps points (N, d) and rows (n, d) to |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n). Where
+    correlations are equal, the rows' priorities decide, random 64-bit integers.
+    """
+
+    def __init__(
+        self, correlation: Callable[[Tensor, Tensor], Tensor], X: Tensor, priority: Tensor
+    ) -> None:
+        super().__init__(X)
+        self.correlation = correlation
+        share = (priority >> 1).to(torch.float64) / float(1 << 62)
+        self._tie = 1e-9 * share
+
+    def nearest_before(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Find the nearest rows by blocks of the correlation matrix."""
+        n, kept = len(self), min(k, len(self))
+        place = torch.arange(n, device=queries.device)
+
+        def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+            far = 1.0 - self.correlation(part, self.coordinates) + self._tie
+            far = torch.where(place < limit[:, None], far, torch.inf)
+            value, index = far.topk(kept, -1, largest=False)
+            return value, index
+
+        return self._by_blocks(search, queries, before, k)
 
 
 def _first_allowed(
     distance: np.ndarray, index: np.ndarray, limits: np.ndarray, k: int, all_rows: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the rows found, sorted by distance, the first k allowed ones; and which queries have k."""
+    """Tell which queries have k allowed rows among those found, sorted by distance, and the first k."""
     allowed = index < limits[:, None]
-    wanted = np.minimum(limits, k)
-    done = (allowed.sum(-1) >= wanted) | all_rows
-    k = min(k, index.shape[1])
+    done = (allowed.sum(-1) >= np.minimum(limits, k)) | all_rows
     order = np.argsort(~allowed, axis=-1, kind="stable")[:, :k]
     best = np.take_along_axis(distance, order, -1)
     at = np.take_along_axis(index, order, -1)
     late = ~np.take_along_axis(allowed, order, -1)
     best[late], at[late] = np.inf, -1
     return done, best, at
-
-
-def _wide(values: Tensor, k: int, fill: float) -> Tensor:
-    """The values with `fill` appended along their last dimension, up to k."""
-    return torch.nn.functional.pad(values, (0, k - values.shape[-1]), value=fill)
-
-
-class CorrelationNeighbors:
-    """The same search for kernels without coordinates: by the largest |correlation|, in blocks.
-
-    Parameters
-    ----------
-    correlation : callable
-        Maps points (N, d) and rows (n, d) to |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n).
-    X : Tensor of shape (n, d)
-        The rows, in the order in which "before" is meant.
-    priority : Tensor of shape (n,)
-        A pseudo-random 64-bit integer per row, which decides where correlations are equal.
-    """
-
-    def __init__(
-        self, correlation: Callable[[Tensor, Tensor], Tensor], X: Tensor, priority: Tensor
-    ) -> None:
-        self.correlation, self.coordinates = correlation, X
-        share = (priority >> 1).to(torch.float64) / float(1 << 62)
-        self._tie = 1e-9 * share
-
-    def __len__(self) -> int:
-        return len(self.coordinates)
-
-    def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """As `Neighbors.nearest`, with 1 − |correlation| in the place of squared distances."""
-        before = torch.full((len(queries),), len(self), device=queries.device)
-        return self.nearest_before(queries, before, k)
-
-    def nearest_before(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """As `Neighbors.nearest_before`, with 1 − |correlation| in the place of squared distances."""
-        n, kept = len(self), min(k, len(self))
-        place = torch.arange(n, device=queries.device)
-        step = max(1, BLOCK[queries.device.type] // max(1, n))
-        squares, indices = [], []
-        for part, limit in zip(queries.split(step), before.split(step), strict=True):
-            far = 1.0 - self.correlation(part, self.coordinates) + self._tie
-            far = torch.where(place < limit[:, None], far, torch.inf)
-            value, index = far.topk(kept, -1, largest=False)
-            squares.append(value)
-            indices.append(torch.where(torch.isfinite(value), index, -1))
-        return _wide(torch.cat(squares), k, torch.inf), _wide(torch.cat(indices), k, -1)

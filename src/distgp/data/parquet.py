@@ -10,71 +10,50 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import torch
-from pyarrow import dataset, fs, parquet
+from pyarrow import fs, parquet
 from torch import Tensor
 
 from distgp.data.column import check_choices, distinct
 from distgp.data.encoding import Columns, complete_rows, learn_columns
+from distgp.data.locate import Keys, TableError
 from distgp.data.partition import RandomPartition, batch_of
-from distgp.data.scaling import Scaling, common_scale
+from distgp.data.scaling import Scaling, common_scale, scale_of
 from distgp.data.shard import Shard
 from distgp.data.source import even_parts, named
-from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, reading, with_keys
+from distgp.data.table import BATCH_ROWS, Table, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
 
 MOMENT_ROWS = 2**16
 """Rows that are looked at together when columns are measured."""
+Mark: TypeAlias = tuple[int, int, str]
+"""The size and time of a file and a hash of its footer, by which a change is noticed."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one file.
+    """Consecutive rows of one file, by their numbers in it.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    groups : range
-        The row groups that the rows are in.
-    start, stop : int
-        The rows, counted from the beginning of the first of these groups.
-    offset : int
-        The number of the first row in the whole data set.
-    keys : Keys
-        The columns that the names of the file's folders give.
-    mark : tuple
-        What the file was when the rows were divided, as of `mark_of`.
+    `offset` is the number of the file's first row in the whole data set, `keys` are the columns that the
+    names of folders give, and `mark` tells the file as it was when the rows were divided.
     """
 
     path: str
-    groups: range
-    start: int
-    stop: int
+    rows: range
     offset: int
     keys: Keys
-    mark: tuple[int, int, str]
+    mark: Mark
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive rows of a data set for one worker: the recipe from which it reads its shards.
-
-    Parameters
-    ----------
-    system : pyarrow.fs.FileSystem
-        The file system that the files are on.
-    pieces : tuple of Piece
-        The rows, file by file.
-    experts : range
-        The numbers of the worker's experts.
-    """
+    """Consecutive rows of a data set for one worker: the recipe from which it reads its experts' shards."""
 
     system: fs.FileSystem
     pieces: tuple[Piece, ...]
@@ -87,66 +66,55 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """The files of a data set, with the number of rows of each of their row groups."""
+    """The files of a data set, with the number of rows and the mark of each."""
 
     table: Table
-    groups: tuple[tuple[int, ...], ...]
-    marks: tuple[tuple[int, int, str], ...]
+    lengths: tuple[int, ...]
+    marks: tuple[Mark, ...]
 
     @staticmethod
     def open(path: str | Path) -> ParquetRows:
         """Look at the schemas and lengths of a file, a folder, a glob or a URI of one; reads no rows.
 
-        Raises
-        ------
-        TableError
-            If there is no such file, it is not Parquet, or it has no rows.
+        A TableError says that there is no such file, it is not Parquet, or it has no rows.
         """
         table = Table.open(path)
         if table.kind != "parquet":
             raise TableError(
                 f"workers read Parquet by themselves, {path} is {table.kind}: convert it"
             )
-        make = dataset.ParquetFileFormat().make_fragment
-        files = [make(name, table.system).row_groups for name in table.paths]
-        groups = tuple(tuple(group.num_rows for group in file) for file in files)
-        if not sum(map(sum, groups)):
+        footers = (parquet.read_metadata(name, filesystem=table.system) for name in table.paths)
+        lengths = tuple(footer.num_rows for footer in footers)
+        if not sum(lengths):
             raise TableError(f"{path} holds no rows")
-        return ParquetRows(
-            table, groups, tuple(mark_of(table.system, name) for name in table.paths)
-        )
+        return ParquetRows(table, lengths, tuple(mark_of(table.system, p) for p in table.paths))
 
     @property
     def n(self) -> int:
         """The number of all rows."""
-        return sum(map(sum, self.groups))
+        return sum(self.lengths)
 
     def stretches(self, n_experts: int, workers: int) -> list[Stretch]:
         """Divide the rows over workers, in proportion to the experts of each."""
         parts = even_parts(n_experts, workers)
-        cuts = [part.start * self.n // n_experts for part in parts] + [self.n]
+        cuts = pairwise([part.start * self.n // n_experts for part in parts] + [self.n])
         return [
-            Stretch(self.table.system, tuple(self._between(low, high)), part)
-            for part, low, high in zip(parts, cuts, cuts[1:], strict=False)
+            Stretch(self.table.system, tuple(self._between(*cut)), part)
+            for part, cut in zip(parts, cuts, strict=True)
         ]
 
     def _between(self, low: int, high: int) -> Iterator[Piece]:
         """Find the rows low … high − 1 of the data set in the files."""
         offset = 0
-        files = zip(self.table.paths, self.groups, self.table.keys, self.marks, strict=True)
-        for path, groups, keys, mark in files:
-            edges = list(accumulate(groups, initial=0))
-            start, stop = max(low - offset, 0), min(high - offset, edges[-1])
-            if start < stop:
-                inside = range(bisect_right(edges, start) - 1, bisect_left(edges, stop))
-                begin = edges[inside.start]
-                low_row, high_row = start - begin, stop - begin
-                yield Piece(path, inside, low_row, high_row, offset + start, keys, mark)
-            offset += edges[-1]
+        files = zip(self.table.paths, self.lengths, self.table.keys, self.marks, strict=True)
+        for path, length, keys, mark in files:
+            if rows := range(max(low - offset, 0), min(high - offset, length)):
+                yield Piece(path, rows, offset, keys, mark)
+            offset += length
 
 
-def mark_of(system: fs.FileSystem, path: str) -> tuple[int, int, str]:
-    """The size and time of a Parquet file, and a hash of its footer, by which a change is noticed."""
+def mark_of(system: fs.FileSystem, path: str) -> Mark:
+    """Read the mark of a Parquet file."""
     info = system.get_file_info(path)
     with reading(system, path, "parquet") as file:
         file.seek(max(0, info.size - 8))
@@ -159,25 +127,9 @@ def mark_of(system: fs.FileSystem, path: str) -> tuple[int, int, str]:
 def place(
     engine: Engine, data: ParquetRows, n_experts: int, target: str, **options: Any
 ) -> tuple[Placement[Stretch], Columns]:
-    """Give every worker its stretch of rows, and find out what the columns are.
+    """Give every worker of an engine its stretch of rows, still unread, and find out what the columns are.
 
-    Parameters
-    ----------
-    engine : Engine
-        Whose workers are to read.
-    data : ParquetRows
-        The files.
-    n_experts : int
-        The number of experts on all workers.
-    target : str
-        The column to predict.
-    **options
-        Which columns are inputs, and what is made of them, as of `distgp.data.encoding.learn_columns`.
-
-    Returns
-    -------
-    tuple
-        The stretches, still unread, and the columns.
+    The options are those of `learn_columns`.
     """
     stretches = data.stretches(n_experts, engine.workers)
     placement = engine.scatter(stretches, [named(stretch.experts) for stretch in stretches])
@@ -191,23 +143,9 @@ def place(
 def read(
     placement: Placement[Stretch], columns: Columns, missing: str, seed: int
 ) -> Placement[Shard]:
-    """Have the workers read their rows, in the units of the data.
+    """Have the workers read their rows, in the units of the data: each worker's shards as one batch.
 
-    Parameters
-    ----------
-    placement : Placement of Stretch
-        Which rows each worker reads.
-    columns : Columns
-        What is made of the table's columns.
-    missing : {"refuse", "drop"}
-        What is done with rows that lack a value.
-    seed : int
-        The seed by which a worker's rows are dealt out to its experts.
-
-    Returns
-    -------
-    Placement of Shard
-        Each worker's shards as one batch, with targets of shape (M, n).
+    The seed decides how a worker's rows are dealt out to its experts.
     """
     check_choices(missing=missing)
     if missing == "impute":
@@ -218,40 +156,22 @@ def read(
 
 
 def scaling_of(
-    placement: Placement[Shard],
-    normalize: bool,
-    d: int,
-    blocks: Sequence[Sequence[int]] = (),
+    placement: Placement[Shard], normalize: bool, d: int, blocks: Sequence[Sequence[int]] = ()
 ) -> Scaling:
     """Measure the standardisation of rows on workers, from the moments of each worker's.
 
-    Parameters
-    ----------
-    placement : Placement of Shard
-        The rows, in the units of the data.
-    normalize : bool
-        Whether to standardise at all; otherwise the identity is returned.
-    d : int
-        The number of input columns.
-    blocks : sequence of sequences of int
-        Columns that get one scale, as in `Scaling.of`.
-
-    Returns
-    -------
-    Scaling
+    It is that of `Scaling.of` for all rows together, for d input columns.
     """
     if not normalize:
-        return Scaling(np.zeros(d), np.ones(d), 0.0, 1.0)
-    moments = placement.map(_moments)
-    n = sum(part[0] for part in moments)
-    mean = np.sum([part[0] * part[1] for part in moments], axis=0) / n
+        return Scaling.identity(d)
+    counts, means, squares = map(np.stack, zip(*placement.map(_moments), strict=True))
+    n, sizes = counts.sum(), counts[:, None]
+    mean = (sizes * means).sum(0) / n
     # Chan's formula: within the parts, and between them.
-    square = np.sum([part[2] + part[0] * np.square(part[1] - mean) for part in moments], axis=0)
-    deviation = np.sqrt(square / n)
-    varies = deviation > 10.0 * np.finfo(np.float64).eps * np.abs(mean)
+    deviation = np.sqrt((squares + sizes * np.square(means - mean)).sum(0) / n)
+    scale, varies = scale_of(mean, deviation)
     if not varies[-1]:
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
-    scale = np.where(varies, deviation, 1.0)
     x_scale = common_scale(scale[:-1], blocks)
     return Scaling(mean[:-1], x_scale, float(mean[-1]), float(scale[-1]))
 
@@ -264,34 +184,43 @@ def standardise(placement: Placement[Shard], scaling: Scaling, like: Tensor) -> 
 def _batches(stretch: Stretch, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Read these columns in batches, each with the number of its first row in the data set."""
     for piece in stretch.pieces:
-        position = 0
         if mark_of(stretch.system, piece.path) != piece.mark:
             raise TableError(
                 f"{piece.path} was changed after the fit began, so its rows cannot be read again as they "
                 "were: fit again"
             )
         with reading(stretch.system, piece.path, "parquet") as source:
-            file = parquet.ParquetFile(source, buffer_size=2**20, pre_buffer=False)
+            file = parquet_file(source)
             stored = [name for name in names if name not in piece.keys]
             stored = stored or file.schema_arrow.names[:1]  # for the number of rows
-            for batch in file.iter_batches(BATCH_ROWS, list(piece.groups), columns=stored):
-                batch = with_keys(batch, piece.keys)
-                start = max(piece.start - position, 0)
-                stop = min(piece.stop - position, batch.num_rows)
+            groups, position = _groups(file.metadata, piece.rows)
+            for batch in file.iter_batches(BATCH_ROWS, groups, columns=stored):
+                start = max(piece.rows.start - position, 0)
+                stop = min(piece.rows.stop - position, batch.num_rows)
                 if start < stop:
-                    number = piece.offset + position + start - piece.start
-                    yield number, batch.slice(start, stop - start)
+                    here = with_keys(batch.slice(start, stop - start), piece.keys)
+                    yield piece.offset + position + start, here
                 position += batch.num_rows
+
+
+def _groups(footer: parquet.FileMetaData, rows: range) -> tuple[list[int], int]:
+    """List the row groups of a file that hold these rows, and tell the number of their first row."""
+    lengths = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+    edges = list(accumulate(lengths, initial=0))
+    inside = range(bisect_right(edges, rows.start) - 1, bisect_left(edges, rows.stop))
+    return list(inside), edges[inside.start]
 
 
 @travels("categories")
 def _distinct(stretch: Stretch, name: str) -> set[str]:
+    """List the different texts of a column in a worker's rows."""
     return set().union(*(distinct(batch.column(name)) for _, batch in _batches(stretch, [name])))
 
 
 def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> Shard:
+    """Read a worker's rows into arrays that hold them once, and deal them out to its experts."""
     names = list(dict.fromkeys([*(column.name for column in columns.inputs), columns.target]))
-    most = sum(piece.stop - piece.start for piece in stretch.pieces)
+    most = sum(len(piece.rows) for piece in stretch.pieces)
     X, y = np.empty((most, len(columns.features))), np.empty(most)
     numbers, n, M = np.empty(most, dtype=np.int64), 0, len(stretch.experts)
     for number, batch in _batches(stretch, names):
@@ -299,7 +228,7 @@ def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> S
         keep = complete_rows(values, [*columns.owners, columns.target], missing)
         values, new = values[keep], slice(n, n + int(keep.sum()))
         X[new], y[new] = values[:, :-1], values[:, -1]
-        numbers[new] = np.arange(number, number + len(keep))[keep]
+        numbers[new] = number + np.flatnonzero(keep)
         n = new.stop
     if n < M:
         raise TableError(f"{n} complete rows are too few for {named(stretch.experts)}")
@@ -324,6 +253,7 @@ def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
 
 @travels(scaling="moments")
 def _standardised(batch: Shard, scaling: Scaling, dtype: str) -> Shard:
+    """Standardise the rows of a batch; the targets of padding stay 0."""
     x_mean, x_scale = (torch.as_tensor(v).to(batch.X) for v in (scaling.x_mean, scaling.x_scale))
     X, y = (batch.X - x_mean).div_(x_scale), (batch.y - scaling.y_mean) / scaling.y_scale
     if batch.mask is not None:

@@ -1,4 +1,4 @@
-"""Which row goes to which expert.
+"""Partitions decide which row goes to which expert.
 
 A partition gives every row a label 0 … M − 1; `split` turns labels into shards. Labels depend on the
 seed and the data only.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from torch import Tensor
 
 from distgp.data.shard import Shard
 
@@ -175,56 +174,34 @@ def split(data: Shard, labels: np.ndarray) -> list[Shard]:
         Shard i holds the rows labelled i, in their order.
     """
     order, starts = _by_label(data, labels)
-    return [
-        data.take(torch.as_tensor(part, device=data.X.device))
-        for part in np.split(order, starts[1:])
-    ]
+    parts = torch.as_tensor(order, device=data.X.device).tensor_split(starts[1:].tolist())
+    return [data.take(part) for part in parts]
 
 
 def batch_of(data: Shard, labels: np.ndarray) -> Shard:
     """Divide a data set into shards by labels, as one batch: `stack(split(data, labels))`.
 
     Every row is copied once, where those two together copy it three times.
-
-    Parameters
-    ----------
-    data : Shard
-        The whole data set.
-    labels : ndarray of shape (n,)
-        Labels 0 … M − 1, every one of them used.
-
-    Returns
-    -------
-    Shard
-        A batch of M shards, padded at the end and masked where their lengths differ.
     """
     order, starts = _by_label(data, labels)
     counts = np.diff(starts, append=len(order))
     place = np.arange(counts.max())
-    real = torch.as_tensor(place < counts[:, None], device=data.X.device)
-    index = np.where(place < counts[:, None], starts[:, None] + place, starts[:, None])
+    inside = place < counts[:, None]
+    index = starts[:, None] + np.where(inside, place, 0)  # padding repeats a shard's first row
     batch = data.take(torch.as_tensor(order[index], device=data.X.device))
-    if bool(real.all()):
+    if inside.all():
         return batch
-
-    def padded(values: Tensor | None, fill: float) -> Any:
-        if values is None:
-            return None
-        wide = real if values.ndim == real.ndim else real[..., None]
-        return torch.where(wide, values, torch.full_like(values[:1, :1], fill))
-
-    return replace(
-        batch,
-        y=padded(batch.y, 0.0),
-        rows=padded(batch.rows, -1),
-        mask=real,
-        weight=padded(batch.weight, 1.0),
-        noise=padded(batch.noise, 1.0),
-    )
+    mask = torch.as_tensor(inside, device=data.X.device)
+    changes = {"mask": mask}
+    for name, fill in {"y": 0.0, "rows": -1, "weight": 1.0, "noise": 1.0}.items():
+        if (values := getattr(batch, name)) is not None:
+            padding = ~(mask if values.ndim == mask.ndim else mask[..., None])
+            changes[name] = values.masked_fill(padding, fill)
+    return replace(batch, **changes)
 
 
 def _by_label(data: Shard, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows in the order of their labels, and where in that order each label begins."""
+    """Return the rows in the order of their labels, and the place in it at which each label begins."""
     labels = np.asarray(labels)
     if labels.shape != (data.n,):
         raise ValueError(f"expected one label for each of {data.n} rows, got shape {labels.shape}")
@@ -252,12 +229,13 @@ def with_communication(data: Shard, n_experts: int, partition: Partition, seed: 
 
 
 def _check_experts(n: int, n_experts: int) -> None:
+    """Refuse more experts than rows, and fewer than one."""
     if not 1 <= n_experts <= n:
         raise ValueError(f"expected 1 to {n} experts (one row each at least), got {n_experts}")
 
 
 def _balanced_labels(n: int, n_experts: int) -> np.ndarray:
-    """0 … 0 1 … 1 …, each label ⌊n/M⌋ or ⌈n/M⌉ times."""
+    """Return 0 … 0 1 … 1 …, each label ⌊n/M⌋ or ⌈n/M⌉ times."""
     return np.arange(n, dtype=np.int64) * n_experts // n
 
 
@@ -285,36 +263,22 @@ def _fill(X: np.ndarray, centres: np.ndarray, room: np.ndarray) -> np.ndarray:
 def _nearest(
     X: np.ndarray, centres: np.ndarray, open_: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest open centre of each row, and how much farther the next one is (squared)."""
+    """Find the nearest open centre of each row, and by how much the next is farther (squared)."""
     available = np.flatnonzero(open_)
     targets = centres[available]
     norms = np.square(targets).sum(-1)
     step = max(1, BLOCK // len(available))
-    which, regret = [], []
-    for start in range(0, len(X), step):
-        square = norms - 2.0 * X[start : start + step] @ targets.T  # less ‖x‖², the same for all
-        which.append(available[square.argmin(-1)])
+    which, regret = np.empty(len(X), dtype=np.int64), np.empty(len(X))
+    for part in (slice(start, start + step) for start in range(0, len(X), step)):
+        square = norms - 2.0 * X[part] @ targets.T  # less ‖x‖², the same for all
+        which[part] = available[square.argmin(-1)]
         two = np.partition(square, min(1, len(available) - 1), axis=-1)[:, :2]
-        regret.append(two[:, -1] - two[:, 0])
-    return np.concatenate(which), np.concatenate(regret)
+        regret[part] = two[:, -1] - two[:, 0]
+    return which, regret
 
 
 def kmeans_centres(X: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """The k centres that k-means finds on at most max(4096, 20k) rows: more would hardly move them.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        The inputs.
-    k : int
-        The number of centres.
-    seed : int
-        The seed of the sample and of scikit-learn's k-means.
-
-    Returns
-    -------
-    ndarray of shape (k, d)
-    """
+    """Find k centres (k, d) by k-means on at most max(4096, 20k) rows: more would hardly move them."""
     rng = np.random.default_rng(seed)
     size = max(4096, 20 * k)
     rows = X if len(X) <= size else X[rng.choice(len(X), size, replace=False)]

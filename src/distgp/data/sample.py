@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard, concatenate, stack, unstack
-from distgp.engines import Placement, travels
+from distgp.engines import LocalPlacement, Placement, travels
 
 
 class HoldsRows(Protocol):
@@ -109,26 +109,26 @@ def drawn(placement: Placement[Any], size: int, seed: int) -> Shard:
     return offers.take(row_priority(offers.rows, seed).argsort()[:size])
 
 
+@travels("moments")
+def target_moments(batch: Shard) -> Tensor:
+    """n, Σy and Σy², of all copies. The targets are standardised, so that no digits are lost."""
+    rows = batch.flatten().without_padding()
+    y = rows.y.double()
+    w = torch.ones_like(y) if rows.weight is None else rows.weight.double()
+    return torch.stack([w.sum(), (w * y).sum(), (w * y.square()).sum()]).cpu()
+
+
 def _lowest(item: HoldsRows, size: int, seed: int) -> Shard:
     rows = item.rows_held().flatten().without_padding()
     return rows.take(row_priority(rows.rows, seed).argsort()[:size])
 
 
 def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
-    """`central` for shards of this process; the size must not exceed the number of rows."""
-    shards = [shard.without_padding() for shard in shards]
-    n = sum(shard.n for shard in shards)
+    """Draw rows as `central` does, from shards of this process; there must be as many."""
+    n = sum(shard.without_padding().n for shard in shards)
     if not 1 <= size <= n:
         raise ValueError(f"expected a central set of 1 to {n} rows (all there are), got {size}")
-    offers, ranks, keys = [], [], []
-    for shard in shards:
-        priority = row_priority(shard.rows, seed)
-        best = priority.argsort(stable=True)[:size]
-        offers.append(shard.take(best))
-        ranks.append(np.arange(len(best)))
-        keys.append(priority[best].cpu().numpy())
-    order = np.lexsort((np.concatenate(keys), np.concatenate(ranks)))[:size]
-    return concatenate(offers).take(torch.as_tensor(order, device=shards[0].X.device))
+    return central(LocalPlacement((stack(shards),)), size, seed)
 
 
 def row_priority(rows: Tensor, seed: int) -> Tensor:

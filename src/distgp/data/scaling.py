@@ -19,14 +19,9 @@ LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
 class Scaling:
     """The means and scales that turn data into the units that experts work in, and back.
 
-    Parameters
-    ----------
-    x_mean, x_scale : ndarray of shape (d,)
-        Mean and standard deviation of the input columns.
-    y_mean, y_scale : float
-        Mean and standard deviation of the target, or with a linear trend of what that leaves.
-    slope : ndarray of shape (d,), optional
-        The linear trend: what the target gains per standard deviation of each column.
+    They are the means and standard deviations of the input columns, (d,) each, and of the target. With a
+    linear trend there is a slope, (d,), too: what the target gains per standard deviation of each column;
+    the target's mean and scale then are those of what the trend leaves.
     """
 
     x_mean: np.ndarray
@@ -34,6 +29,11 @@ class Scaling:
     y_mean: float
     y_scale: float
     slope: np.ndarray | None = None
+
+    @staticmethod
+    def identity(d: int) -> Scaling:
+        """Return the scaling that leaves d input columns and the target as they are."""
+        return Scaling(np.zeros(d), np.ones(d), 0.0, 1.0)
 
     @staticmethod
     def of(
@@ -44,29 +44,13 @@ class Scaling:
         weight: np.ndarray | None = None,
         blocks: Sequence[Sequence[int]] = (),
     ) -> Scaling:
-        """Measure X (n, d) and y (n,).
+        """Measure inputs X (n, d) and one target y (n,); return the identity unless `normalize` is set.
 
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            The inputs.
-        y : ndarray of shape (n,)
-            One target.
-        normalize : bool
-            Whether to standardise at all; otherwise the identity is returned.
-        linear : bool, default=False
-            Whether to take out a linear trend, by least squares.
-        weight : ndarray of shape (n,), optional
-            How many copies each row counts as.
-        blocks : sequence of sequences of int
-            Columns that get one scale: see `common_scale`.
-
-        Returns
-        -------
-        Scaling
+        With `linear`, a linear trend is taken out by least squares. Each row counts as `weight` copies, and
+        the columns of each of the `blocks` get one scale: see `common_scale`.
         """
         if not normalize:
-            return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]), 0.0, 1.0)
+            return Scaling.identity(X.shape[1])
         x_mean, x_scale = _spread(X, weight)
         x_scale = common_scale(x_scale, blocks)
         slope = _slope((X - x_mean) / x_scale, y, weight) if linear else None
@@ -75,12 +59,10 @@ class Scaling:
         return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]), slope)
 
     def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
-        """Standardised inputs, in the dtype and on the device of `like`.
+        """Standardise inputs, in the dtype and on the device of `like`.
 
-        Raises
-        ------
-        ValueError
-            If a value is too large to compute with: distances would overflow, and predictions be NaN.
+        A value that is too large to compute with is refused: distances would overflow, and predictions be
+        NaN.
         """
         with np.errstate(over="ignore"):
             standard = (X - self.x_mean) / self.x_scale
@@ -88,31 +70,52 @@ class Scaling:
         return torch.as_tensor(standard).to(like)
 
     def original(self, X: Tensor) -> np.ndarray:
-        """Inputs in the units of the data: the inverse of `inputs`."""
+        """Bring standardised inputs back into the units of the data."""
         return X.cpu().double().numpy() * self.x_scale + self.x_mean
 
     def targets(self, y: np.ndarray, X: np.ndarray, like: Tensor) -> Tensor:
-        """Standardised targets y of the rows X, in the dtype and on the device of `like`."""
+        """Standardise targets y of the rows X, in the dtype and on the device of `like`."""
         with np.errstate(over="ignore"):
             standard = (y - self.trend(X)) / self.y_scale
         _refuse_huge("a target", standard, y, like)
         return torch.as_tensor(standard).to(like)
 
     def mean(self, mean: Tensor, X: np.ndarray) -> np.ndarray:
-        """A mean at the rows of X, (N,) or (N, draws), in the target's units."""
+        """Bring a mean at the rows of X, (N,) or (N, draws), into the target's units."""
         trend = self.trend(X)
         shift = trend[:, None] if isinstance(trend, np.ndarray) and mean.ndim > 1 else trend
         return _finite(mean.cpu().double().numpy() * self.y_scale + shift)
 
     def trend(self, X: np.ndarray) -> np.ndarray | float:
-        """The target's mean: a number, or with a linear trend one per row of X."""
+        """Return the target's mean: a number, or with a linear trend one per row of X."""
         if self.slope is None:
             return self.y_mean
         return self.y_mean + ((X - self.x_mean) / self.x_scale) @ self.slope
 
     def variance(self, variance: Tensor) -> np.ndarray:
-        """A variance or covariance in the target's units, squared."""
+        """Bring a variance or covariance into the target's units, squared."""
         return _finite(variance.cpu().double().numpy() * self.y_scale**2)
+
+
+def common_scale(scale: np.ndarray, blocks: Sequence[Sequence[int]]) -> np.ndarray:
+    """Give the columns of 0 and 1 of each text column, a block, a common scale.
+
+    Two rows with different texts then are equally far apart, whatever the texts; and on average over all
+    pairs of rows as far as in a standardised column of numbers: the sum of the columns' variances p(1 − p)
+    is half the mean square of the distance.
+    """
+    scale = scale.copy()
+    for block in map(list, blocks):
+        varying = np.where(scale[block] == 1.0, 0.0, scale[block])  # 1: a text that all rows have
+        total = float(np.sqrt(np.square(varying).sum()))
+        scale[block] = total if total > 0.0 else 1.0
+    return scale
+
+
+def scale_of(mean: np.ndarray, deviation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scale of columns, which is 1 for those that do not vary, and which do vary."""
+    varies = deviation > 10.0 * np.finfo(np.float64).eps * np.abs(mean)
+    return np.where(varies, deviation, 1.0), varies
 
 
 def _refuse_huge(what: str, standard: np.ndarray, given: np.ndarray, like: Tensor) -> None:
@@ -128,7 +131,7 @@ def _refuse_huge(what: str, standard: np.ndarray, given: np.ndarray, like: Tenso
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
-    """Predictions as they are; refused where they overflow, as those of polynomials far away do."""
+    """Return predictions as they are; refuse those that overflow, as polynomials far away do."""
     if not np.isfinite(values).all():
         raise ValueError(
             "a prediction is too large to compute, since an input is too far from the training rows for "
@@ -137,34 +140,8 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def common_scale(scale: np.ndarray, blocks: Sequence[Sequence[int]]) -> np.ndarray:
-    """Give the columns of 0 and 1 of one text column a common scale.
-
-    Two rows with different texts then are equally far apart, whatever the texts; and on average over all
-    pairs of rows as far as in a standardised column of numbers: the sum of the columns' variances p(1 − p)
-    is half the mean square of the distance.
-
-    Parameters
-    ----------
-    scale : ndarray of shape (d,)
-        The standard deviation of each column.
-    blocks : sequence of sequences of int
-        The places of the columns of each text column.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-    """
-    scale = scale.copy()
-    for block in map(list, blocks):
-        varying = np.where(scale[block] == 1.0, 0.0, scale[block])  # 1: a text that all rows have
-        total = float(np.sqrt(np.square(varying).sum()))
-        scale[block] = total if total > 0.0 else 1.0
-    return scale
-
-
 def _slope(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Least squares of y on standardised columns; of columns that say the same, the smallest slopes."""
+    """Fit y to standardised columns by least squares, by the smallest slopes where several fit."""
     left = y - np.average(y, weights=weight)
     if weight is None:
         return linalg.least_squares(X, left)
@@ -172,8 +149,8 @@ def _slope(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarra
     return linalg.least_squares(X * root[:, None], left * root)
 
 
-def _spread(columns: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column; a column that does not vary keeps its scale."""
+def _spread(columns: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and scale of each column; a column that does not vary keeps its scale."""
     with np.errstate(all="ignore"):
         if weight is None:
             mean = columns.mean(0, dtype=np.float64)
@@ -181,7 +158,6 @@ def _spread(columns: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.n
         else:
             mean = np.average(columns.astype(np.float64), 0, weight)
             deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
-    with np.errstate(over="ignore", under="ignore"):
         square = np.square(deviation)
     lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)
     if not np.isfinite(square).all() or lost.any():
@@ -189,5 +165,4 @@ def _spread(columns: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.n
             "values this large or small cannot be standardised: the largest is "
             f"{np.abs(columns).max():.3g}; give them in other units"
         )
-    varies = deviation > 10.0 * np.finfo(np.float64).eps * np.abs(mean)
-    return mean, np.where(varies, deviation, 1.0)
+    return mean, scale_of(mean, deviation)[0]

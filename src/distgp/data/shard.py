@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -10,8 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-
-from distgp import linalg
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,34 +118,6 @@ class Shard:
         if self.mask is None:
             return self.X.new_full(self.batch, self.n)
         return self.mask.sum(-1).to(self.X.dtype)
-
-    @property
-    def noise_factor(self) -> Tensor | None:
-        """What σ² is multiplied by in each row, (*batch, n): noise / weight; None for 1 everywhere.
-
-        w copies of a row say of f what one row with the noise variance σ² / w says.
-        """
-        if self.weight is None:
-            return self.noise
-        return (1.0 if self.noise is None else self.noise) / self.weight
-
-    def noise_of(self, noise: Tensor) -> Tensor:
-        """The noise variance of every row, (*batch, n), given σ² (*batch,)."""
-        factor = self.noise_factor
-        wide = noise[..., None].expand(*linalg.broadcast(noise.shape, self.batch), self.n)
-        return wide if factor is None else wide * factor
-
-    def of_copies(self, noise: Tensor) -> Tensor | float:
-        """What −log p of w copies of each row has more than that of one row with noise σ²/w, (*batch,).
-
-        N(y; f, σ²)ʷ = N(y; f, σ²/w) · (2πσ²)^−(w−1)/2 · w^−½, so that the difference is
-        Σ ½(w − 1) log 2πσ² + ½ log w.
-        """
-        if self.weight is None:
-            return 0.0
-        variance = noise[..., None] * (1.0 if self.noise is None else self.noise)
-        each = (self.weight - 1.0) * (2.0 * math.pi * variance).log() + self.weight.log()
-        return 0.5 * (each if self.mask is None else torch.where(self.mask, each, 0.0)).sum(-1)
 
     def rows_held(self) -> Shard:
         """Return the shard itself: what `distgp.data.sample` draws rows from."""

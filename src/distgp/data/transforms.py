@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import numpy as np
 from scipy import optimize
-from scipy.special import roots_hermitenorm
+from scipy.special import boxcox1p, roots_hermitenorm
 
 NODES = 64
 """Points of the Gauss–Hermite rule for moments."""
 POWERS = (0.0, 2.0)
-"""λ of Yeo and Johnson is looked for between these. Beyond them the range of g is bounded on one side, so
-that no normal distribution of g(y) has a mean of y."""
+"""The range in which λ of Yeo and Johnson is looked for. Beyond it the range of g is bounded on one side,
+so that no normal distribution of g(y) has a mean of y."""
 
 
 class Transform(ABC):
@@ -44,7 +44,7 @@ class Transform(ABC):
         """Refuse targets that g is not defined for."""
 
     def moments(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of g⁻¹(z) for z ~ N(mean, variance), by Gauss–Hermite quadrature."""
+        """Compute the mean and variance of g⁻¹(z), z ~ N(mean, variance), by Gauss–Hermite quadrature."""
         nodes, weights = roots_hermitenorm(NODES)
         weights = weights / weights.sum()
         values = self.inverse(mean[..., None] + np.sqrt(variance)[..., None] * nodes)
@@ -80,7 +80,7 @@ class Log(Transform):
             )
 
     def moments(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The log-normal's: exp(μ + s²/2) and (exp(s²) − 1) exp(2μ + s²)."""
+        """Compute the log-normal's: exp(μ + s²/2) and (exp(s²) − 1) exp(2μ + s²)."""
         first = np.exp(mean + 0.5 * variance)
         return first, np.expm1(variance) * np.square(first)
 
@@ -90,15 +90,8 @@ class YeoJohnson(Transform):
     """The power transform of Yeo and Johnson (2000), for targets of any sign.
 
     g(y) = ((1 + y)^λ − 1) / λ for y ≥ 0 and −((1 − y)^(2−λ) − 1) / (2 − λ) below, with logarithms at
-    λ = 0 and λ = 2. The target is divided by its root mean square first, so that λ does not depend on
-    the units.
-
-    Parameters
-    ----------
-    power : float
-        λ.
-    scale : float
-        What the target is divided by.
+    λ = 0 and λ = 2. The target is divided by a scale, its root mean square, first, so that the power λ
+    does not depend on the units.
     """
 
     name: ClassVar[str] = "yeo-johnson"
@@ -123,15 +116,15 @@ class YeoJohnson(Transform):
     def forward(self, y: np.ndarray) -> np.ndarray:
         """Compute g(y)."""
         y = np.asarray(y, dtype=np.float64) / self.scale
-        up, down = np.log1p(np.maximum(y, 0.0)), np.log1p(np.maximum(-y, 0.0))
-        return np.where(y >= 0, _power(up, self.power), -_power(down, 2.0 - self.power))
+        up, down = np.maximum(y, 0.0), np.maximum(-y, 0.0)
+        return np.where(y >= 0, boxcox1p(up, self.power), -boxcox1p(down, 2.0 - self.power))
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
         """Compute g⁻¹(z); infinite beyond the range of g, which is bounded where λ < 0 or λ > 2."""
         z = np.asarray(z, dtype=np.float64)
-        up = _unpower(np.maximum(z, 0.0), self.power)
-        down = _unpower(np.maximum(-z, 0.0), 2.0 - self.power)
-        return self.scale * np.where(z >= 0, np.expm1(up), -np.expm1(down))
+        up = _inverse(np.maximum(z, 0.0), self.power)
+        down = _inverse(np.maximum(-z, 0.0), 2.0 - self.power)
+        return self.scale * np.where(z >= 0, up, -down)
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:
         """Compute log g′(y)."""
@@ -143,26 +136,24 @@ class YeoJohnson(Transform):
         """Take any targets."""
 
 
-def _power(log: np.ndarray, power: float) -> np.ndarray:
-    """(exp(log)^λ − 1) / λ, and log itself for λ = 0."""
-    return log if power == 0.0 else np.expm1(power * log) / power
+def _inverse(value: np.ndarray, power: float) -> np.ndarray:
+    """Invert `boxcox1p`, of values ≥ 0; infinite beyond its range.
 
-
-def _unpower(value: np.ndarray, power: float) -> np.ndarray:
-    """The inverse of `_power`, of values ≥ 0."""
+    scipy's inv_boxcox1p returns the value itself, not its exponential, for powers close to 0.
+    """
     if power == 0.0:
-        return value
+        return np.expm1(value)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log1p(power * value) / power
+        found = np.expm1(np.log1p(power * value) / power)
     return np.where(power * value > -1.0, found, np.inf)
 
 
 TRANSFORMS = (Log.name, YeoJohnson.name)
-"""What `target_transform` may be."""
+"""The values of `target_transform`."""
 
 
 def transform_of(name: str | None, y: np.ndarray) -> Transform | None:
-    """The transform of one target by its name, with what it learns of y; None for none."""
+    """Make the transform of a name, with what it learns of one target y; None for none."""
     if name is None:
         return None
     made: Transform = Log() if name == Log.name else YeoJohnson.of(y)

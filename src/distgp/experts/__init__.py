@@ -1,7 +1,7 @@
-"""Experts: Gaussian processes on one shard, exact or sparse."""
+"""Experts: Gaussian processes on one shard, exact, sparse, or conditioned on nearest rows."""
 
 from distgp.experts import inducing
-from distgp.experts.base import Expert, Posterior, Prediction
+from distgp.experts.base import Expert, LinearPosterior, Posterior, Prediction
 from distgp.experts.exact import ExactExpert, ExactPosterior
 from distgp.experts.nearest import NearestExpert, NearestPosterior
 from distgp.experts.parameters import Parameters
@@ -16,6 +16,7 @@ __all__ = [
     "ExactExpert",
     "ExactPosterior",
     "Expert",
+    "LinearPosterior",
     "NearestExpert",
     "NearestPosterior",
     "Parameters",

@@ -15,16 +15,20 @@ from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.experts.base import (
     Expert,
+    Inducing,
+    LinearPosterior,
     Means,
-    Posterior,
     Prediction,
     latent_variance,
     product_in_chunks,
 )
 from distgp.experts.parameters import Parameters
+from distgp.likelihoods import copies_term, noise_of_rows
 
 EXPERTS_AT_ONCE = 32
 """Experts that predict at once: a solve with few points for each of many experts is slow."""
+SHARD_ROWS = 1_000
+"""Rows per expert, at most, where the number of experts is left to us."""
 
 
 class GaussianNLL(torch.autograd.Function):
@@ -71,7 +75,7 @@ def covariance_and_noise(parameters: Parameters, shard: Shard) -> tuple[Tensor, 
     Padding becomes rows of the identity: log-determinant 0, no influence.
     """
     K = parameters.kernel(shard.X)
-    noise = shard.noise_of(parameters.noise)
+    noise = noise_of_rows(shard, parameters.noise)
     if shard.mask is not None:
         K = torch.where(shard.mask[..., :, None] & shard.mask[..., None, :], K, 0.0)
         noise = torch.where(shard.mask, noise, 1.0)
@@ -82,6 +86,12 @@ class ExactExpert(Expert):
     """A full GP on its shard: O(n³) time and O(n²) memory. Its objective is −log N(y; 0, K̃)."""
 
     name: ClassVar[str] = "exact"
+    default_training: ClassVar[str] = "fact"
+
+    def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
+        """As many as shards of at most 1,000 rows make."""
+        del inducing, workers
+        return math.ceil(n / SHARD_ROWS)
 
     def entries(self, n: int) -> int:
         """Entries of K̃."""
@@ -91,7 +101,7 @@ class ExactExpert(Expert):
         """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π), of all copies where rows have weights."""
         nll = GaussianNLL.apply(*covariance_and_noise(parameters, shard), shard.y)
         normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
-        return nll + normaliser + shard.of_copies(parameters.noise)
+        return nll + normaliser + copies_term(shard, parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
@@ -102,20 +112,8 @@ class ExactExpert(Expert):
 
 
 @dataclass(frozen=True, eq=False)
-class ExactPosterior(Posterior):
-    """f given (X, y): L Lᵀ = K̃ and α = K̃⁻¹y.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        θ.
-    shard : Shard
-        The rows.
-    L : Tensor of shape (*batch, n, n)
-        The Cholesky factor of K̃ = k(X, X) + σ²I.
-    alpha : Tensor of shape (*batch, n)
-        K̃⁻¹y.
-    """
+class ExactPosterior(LinearPosterior):
+    """f given (X, y): the Cholesky factor L of K̃ = k(X, X) + σ²I, (*batch, n, n), and α = K̃⁻¹y."""
 
     travels_as: ClassVar[Kinds] = {"alpha": "means", "*": "factors"}
     parameters: Parameters
@@ -154,6 +152,27 @@ class ExactPosterior(Posterior):
     def representer(self) -> tuple[Tensor, Tensor]:
         """The training rows and their coefficients α."""
         return self.shard.X, self.alpha
+
+    @property
+    def row_coefficients(self) -> Tensor:
+        """α."""
+        return self.alpha
+
+    def communication(self, shared: bool) -> Shard:
+        """The rows of the first expert."""
+        del shared
+        return self.shard[:1].flatten().without_padding()
+
+    def augmented(self, message: object, skip: int) -> tuple[ExactPosterior, ExactPosterior]:
+        """Condition on the communication rows with and without each expert's own."""
+        assert isinstance(message, Shard)
+        theta, expert = self.parameters[skip:], ExactExpert()
+        both = message.join(self.shard[skip:])
+        return expert.condition(theta, both), expert.condition(theta, message)
+
+    def printed_variance(self, X: Tensor) -> Tensor:
+        """k_i(x)ᵀK̃⁻¹k_i(x): the variance *explained*."""
+        return self.prior(X) - self.predict_chunk(X).variance
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """a = K̃⁻¹k_i(x) on the training rows; k_A = aᵀk_i(x)."""

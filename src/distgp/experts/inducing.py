@@ -1,21 +1,24 @@
-"""Where inducing inputs come from: k-means, a random subset, or greedily, which also chooses m.
+"""Choose inducing inputs: by k-means, as a random subset, or greedily, which also chooses m.
 
-A given Z needs no function: it goes straight into `Parameters`. Z drawn from all rows is shared
-by the experts; `greedy_each`, or draws shard by shard, stacked, give each expert its own.
+A given Z needs no function: it goes straight into `Parameters`. The first functions look at rows in
+this process; those at the end at a sample of rows that live on workers, for all experts together or
+for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp.data import sample as samples
 from distgp.data.partition import kmeans_centres
-from distgp.data.shard import Shard
-from distgp.kernels import Kernel
+from distgp.data.shard import Shard, unstack
+from distgp.engines import Placement, travels
+from distgp.kernels import Kernel, coordinates
 from distgp.warn import warn_user
 
 SAMPLE = 4096
@@ -71,23 +74,6 @@ def greedy(
     return sample[pivots]
 
 
-def greedy_each(
-    shards: Sequence[Shard],
-    kernel: Kernel,
-    noise: float,
-    seed: int,
-    share: float = 0.01,
-    largest: int = 1024,
-) -> Tensor:
-    """Each shard's own inducing inputs, (M, m, d): m is the most that the rule asks of any shard.
-
-    No shard can give more than its rows, so m is at most the shortest shard's length.
-    """
-    chosen = [greedy(shard.X, kernel, noise, seed, share, largest) for shard in shards]
-    m = min(max(len(Z) for Z in chosen), min(shard.n for shard in shards))
-    return torch.stack([first_greedy(shard.X, kernel, m, seed) for shard in shards])
-
-
 def first_greedy(X: Tensor, kernel: Kernel, m: int, seed: int) -> Tensor:
     """The first m rows in the greedy order, then other rows where nothing is left to explain."""
     _check_size(X, m)
@@ -96,6 +82,64 @@ def first_greedy(X: Tensor, kernel: Kernel, m: int, seed: int) -> Tensor:
     others = torch.ones(len(sample), dtype=torch.bool, device=X.device)
     others[pivots] = False
     return torch.cat([sample[pivots], sample[others][: m - len(pivots)]])
+
+
+def spread(shards: Placement[Shard], m: int, seed: int) -> Tensor:
+    """The k-means centres of a sample of all shards, at most m."""
+    X = samples.central(shards, SAMPLE, seed).X
+    return kmeans(X, min(m, len(torch.unique(X, dim=0))), seed)
+
+
+def greedy_for(
+    kernel: Kernel,
+    shards: Placement[Shard],
+    m: int,
+    seed: int,
+    noise: float | None = None,
+    twice: bool = False,
+) -> Tensor:
+    """At most m inputs in the greedy order, from a sample of all shards.
+
+    Given the noise variance, no more than the greedy rule asks for, or `twice` that.
+    """
+    X = samples.central(shards, max(SAMPLE, 4 * m), seed).X
+    m = min(m, len(X))
+    if noise is None:
+        return first_greedy(X, kernel, m, seed)
+    with warnings.catch_warnings():  # that the rule ends at its cap is expected here
+        warnings.simplefilter("ignore", InducingWarning)
+        Z = greedy(X, kernel, noise, seed, largest=m)
+    return first_greedy(X, kernel, min(m, 2 * len(Z)), seed) if twice else Z
+
+
+def centres_for(kernel: Kernel, shards: Placement[Shard], m: int, seed: int) -> Tensor:
+    """At most m k-means centres of a sample of all rows, in units of the kernel's lengthscales.
+
+    In these units columns on which little depends do not spread them out.
+    """
+    X = samples.drawn(shards, max(SAMPLE, 4 * m), seed).X
+    located = coordinates(kernel, X)
+    scale = torch.ones_like(X[0])
+    if located is not None and located.shape == X.shape:
+        scale = (located.std(0) / X.std(0)).nan_to_num(1.0, 1.0, 1.0).clamp_min(1e-6)
+    return kmeans(X * scale, min(m, len(torch.unique(X, dim=0))), seed) / scale
+
+
+def greedy_each(
+    kernel: Kernel, shards: Placement[Shard], m: int | None, most: int | None, seed: int
+) -> Tensor:
+    """Each shard's own inputs in the greedy order, (M, m, d); by default a tenth of its rows.
+
+    No shard can give more than its rows, so m is at most the shortest shard's length, and `most`.
+    """
+    least = int(samples.sizes(shards).min())
+    m = min(max(16, least // 10) if m is None else m, least, least if most is None else most)
+    return torch.cat(shards.map(_greedy_per_shard, kernel, m, seed))
+
+
+@travels("inducing", kernel="parameters")
+def _greedy_per_shard(batch: Shard, kernel: Kernel, m: int, seed: int) -> Tensor:
+    return torch.stack([first_greedy(shard.X, kernel, m, seed) for shard in unstack(batch)])
 
 
 def _pivots(sample: Tensor, kernel: Kernel, tolerance: float, largest: int) -> tuple[Tensor, float]:

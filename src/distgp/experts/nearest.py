@@ -12,7 +12,9 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.data.shard import Shard
-from distgp.experts.base import Expert, Means, Posterior, Prediction
+from distgp.engines import Placement
+from distgp.experts import inducing
+from distgp.experts.base import Expert, Inducing, Posterior, Prediction
 from distgp.experts.neighborhoods import (
     GlobalPart,
     OrderedRows,
@@ -20,11 +22,10 @@ from distgp.experts.neighborhoods import (
     negative_log_likelihood,
 )
 from distgp.experts.parameters import Parameters
+from distgp.likelihoods import copies_term
 
-NO_COEFFICIENTS = (
-    "experts of nearest rows condition every point on other rows, so this aggregator cannot use them: "
-    "take nearest, poe, gpoe, softmax-poe, bcm, rbcm, grbcm, min-variance, barycentre or opt-local"
-)
+GLOBAL_INPUTS = 256
+"""Inducing inputs of the global part, where their number is left to us."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class NearestExpert(Expert):
     """
 
     name: ClassVar[str] = "nearest"
+    default_training: ClassVar[str] = "nearest"
+    joins_rows: ClassVar[bool] = True
     n_neighbors: int = 128
     n_conditioning: int = 50
 
@@ -48,6 +51,33 @@ class NearestExpert(Expert):
         for name in ("n_neighbors", "n_conditioning"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @classmethod
+    def with_options(cls, n_neighbors: int) -> NearestExpert:
+        """Condition on this many rows at prediction."""
+        return cls(n_neighbors=int(n_neighbors))
+
+    def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
+        """One for each worker: how rows are divided changes no prediction."""
+        del inducing
+        return min(workers, n)
+
+    def default_aggregation(self, size: int, shares_theta: bool, shares_inducing: bool) -> str:
+        """Nearest rows of all shards where the experts share θ."""
+        if shares_theta:
+            return "nearest"
+        return Expert.default_aggregation(self, size, shares_theta, shares_inducing)
+
+    def last_inducing(
+        self, given: Inducing, theta: Parameters, shards: Placement[Shard], seed: int
+    ) -> Tensor | None:
+        """Inputs of the global part: k-means centres in units of θ; none where experts differ."""
+        if isinstance(given, Tensor):
+            return given
+        m = GLOBAL_INPUTS if given == "auto" else given
+        if m == 0 or theta.batch:
+            return None
+        return inducing.centres_for(theta.kernel, shards, m, seed)
 
     def entries(self, n: int) -> int:
         """Entries of all neighbourhoods of a shard together."""
@@ -75,7 +105,7 @@ class NearestExpert(Expert):
             real,
             None if factor is None else factor[at],
         )
-        return value + shard.of_copies(rows.parameters.noise)
+        return value + copies_term(shard, rows.parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> NearestPosterior:
         """Keep the rows: what depends on all of them is computed when it is first needed."""
@@ -86,14 +116,7 @@ class NearestExpert(Expert):
 class NearestPosterior(Posterior):
     """f given a shard, by the nearest rows of each point and the global part of the shard.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        θ; inducing inputs make a global part.
-    shard : Shard
-        The rows, which every prediction needs.
-    expert : NearestExpert
-        The numbers of neighbours.
+    Inducing inputs in θ make a global part; every prediction needs the rows.
     """
 
     travels_as: ClassVar[str] = "settings"
@@ -167,22 +190,16 @@ class NearestPosterior(Posterior):
         ]
         return torch.stack(found) if self.batch else found[0]
 
-    def means(self) -> Means:
-        """Refuse: a mean that conditions each point on other rows has no common coefficients."""
-        raise ValueError(NO_COEFFICIENTS)
+    def communication(self, shared: bool) -> Shard:
+        """The rows of the first expert."""
+        del shared
+        return self.shard[:1].flatten().without_padding()
 
-    def representer(self) -> tuple[Tensor, Tensor]:
-        """Refuse, as `means`."""
-        raise ValueError(NO_COEFFICIENTS)
-
-    def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Refuse, as `means`."""
-        del X
-        raise ValueError(NO_COEFFICIENTS)
-
-    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
-        """Σβ_i μ_i(x)."""
-        return weights.to(X.dtype) @ self.mean_chunk(X)
+    def augmented(self, message: object, skip: int) -> tuple[NearestPosterior, NearestPosterior]:
+        """Condition on the communication rows with and without each expert's own."""
+        assert isinstance(message, Shard)
+        theta, both = self.parameters[skip:], message.join(self.shard[skip:])
+        return self.expert.condition(theta, both), self.expert.condition(theta, message)
 
 
 def _batch(parameters: Parameters, shard: Shard) -> tuple[int, ...]:

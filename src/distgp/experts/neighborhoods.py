@@ -35,6 +35,7 @@ from distgp.experts.base import Prediction, chunk_rows, latent_variance
 from distgp.experts.parameters import Parameters
 from distgp.experts.sparse import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
+from distgp.likelihoods import noise_factor
 from distgp.threads import on_threads
 
 ORDER_SEED = 0
@@ -289,7 +290,7 @@ class OrderedRows:
         self.parameters = widened(parameters)
         self.priority = priority[order]
         rows = rows.take(order).to(dtype=torch.float64)
-        self.X, self.y, self.factor = rows.X, rows.y, rows.noise_factor
+        self.X, self.y, self.factor = rows.X, rows.y, noise_factor(rows)
 
     def rows_at(self, which: Tensor | slice) -> Shard:
         """Some of the rows as a shard, numbered by their places, with the factors of their noise."""

@@ -11,9 +11,9 @@ K_uf into nonsense: sparse experts compute in float64, chunk by chunk, whatever 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -22,39 +22,43 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
+from distgp.data import sample
 from distgp.data.shard import Shard
-from distgp.engines import Kinds
+from distgp.engines import Kinds, Placement
+from distgp.experts import inducing as inputs
 from distgp.experts.base import (
     Expert,
+    Inducing,
+    LinearPosterior,
     Means,
-    Posterior,
     Prediction,
+    Stage,
     chunk_rows,
     in_chunks,
     latent_variance,
 )
 from distgp.experts.parameters import Parameters
+from distgp.likelihoods import noise_factor
+
+SHARD_ROWS = 32
+"""Rows per expert for each inducing input: its m³ is then little beside its nm²."""
+EXPERT_MEMORY = 2**26
+"""Bytes that the m × m matrices of all experts may take together."""
+LARGEST_INDUCING = 1024
+"""Inducing inputs at most, where the greedy rule chooses; conditioning costs m² per row."""
+TRAINING_INDUCING = (128, 256)
+"""Inducing inputs at most in the two stages of training; they are chosen anew in between."""
+FEW_ROUNDS = 20
+"""Below this many rounds, training has one stage: two would get nowhere."""
 
 
 @dataclass(frozen=True, eq=False)
 class SparseSums:
     """Sums over the rows of a shard: all that conditioning needs of them.
 
-    Parameters
-    ----------
-    AAt : Tensor of shape (*batch, m, m)
-        AAᵀ, with A = σ⁻¹ L_u⁻¹ K_uf.
-    Ay : Tensor of shape (*batch, m)
-        Ay.
-    yy : Tensor of shape (*batch,)
-        yᵀy.
-    trace : Tensor of shape (*batch,)
-        Σ k(x, x) / σ².
-    n : Tensor of shape (*batch,)
-        The number of rows, with weights that of all copies.
-
-    Where rows have weights w, or noise variances σ²v of their own, every term of a sum over rows is
-    multiplied by w / v.
+    With A = σ⁻¹ L_u⁻¹ K_uf these are AAᵀ (*batch, m, m), Ay (*batch, m), yᵀy, the trace Σ k(x, x) / σ² and
+    the number n of rows, with weights that of all copies. Where rows have weights w, or noise variances
+    σ²v of their own, every term of a sum over rows is multiplied by w / v.
     """
 
     travels_as: ClassVar[str] = "sums"
@@ -145,16 +149,8 @@ class WhitenedSums(torch.autograd.Function):
 class _Chunk:
     """Rows in float64, each in units of its own noise, with their kernels; zero on padding.
 
-    Parameters
-    ----------
-    Kfu : Tensor of shape (*batch, n, m)
-        k(X, Z).
-    prior : Tensor of shape (*batch, n)
-        k(x, x).
-    y : Tensor of shape (*batch, n)
-        The targets.
-    n : Tensor of shape (*batch,)
-        The number of rows, with weights that of all copies.
+    k(X, Z) (*batch, n, m), k(x, x) (*batch, n), the targets, and the number of rows, with weights that
+    of all copies.
     """
 
     Kfu: Tensor
@@ -172,8 +168,8 @@ class _Chunk:
             Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
             prior = torch.where(rows.mask, prior, 0.0)
         y, n = rows.y, rows.sizes
-        if rows.noise_factor is not None:
-            root = rows.noise_factor.rsqrt()
+        if (factor := noise_factor(rows)) is not None:
+            root = factor.rsqrt()
             Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
         if rows.weight is not None:
             n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
@@ -199,17 +195,7 @@ def gradient_by_rows(
     """The gradient of ⟨G, AAᵀ⟩ + gᵀAy + t·trace in x by way of the rows' kernels.
 
     L_u and σ² count as constant: `gradient_by_factor` has the rest. So no sum is formed once more.
-
-    Parameters
-    ----------
-    unpack : callable
-        Makes θ of x, in float64, without batch dimensions.
-    x : Tensor of shape (P,)
-        What to differentiate in.
-    rows : Shard
-        The rows, without batch dimensions.
-    G, g, t : Tensor of shape (m, m), (m,) and ()
-        The coefficients of the sums.
+    `unpack` makes θ of x, in float64; neither θ nor the rows have batch dimensions.
     """
     with torch.no_grad():
         parameters = unpack(x)
@@ -328,6 +314,61 @@ class SparseExpert(Expert):
     """
 
     name: ClassVar[str] = "sparse"
+    default_training: ClassVar[str] = "pooled"
+    training_rows: ClassVar[int | None] = 10_000
+    holds_rows: ClassVar[bool] = False
+    adds_sums: ClassVar[bool] = True
+    cheap_covariances: ClassVar[bool] = True
+    least_inducing: ClassVar[int] = 1
+
+    def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
+        """As many as shards of 32 rows per inducing input make, within memory; one per worker at least.
+
+        How rows are divided changes nothing but the division of work where experts share all.
+        """
+        given = LARGEST_INDUCING if isinstance(inducing, str) else inducing
+        m = max(1, len(given) if isinstance(given, Tensor) else int(given))
+        by_rows, by_memory = math.ceil(n / (SHARD_ROWS * m)), EXPERT_MEMORY // (2 * 8 * m**2)
+        return max(1, min(by_rows, by_memory, n), min(workers, n))
+
+    def default_aggregation(self, size: int, shares_theta: bool, shares_inducing: bool) -> str:
+        """Pooled, the full sparse GP itself, where the experts share θ and Z."""
+        if shares_inducing:
+            return "pooled"
+        return Expert.default_aggregation(self, size, shares_theta, shares_inducing)
+
+    def first_inducing(self, given: Inducing, rows: Placement[Shard], seed: int) -> Tensor:
+        """The k-means centres of a sample.
+
+        The greedy rule would put only a few where θ starts with long lengthscales, and with those few
+        training could never find shorter ones.
+        """
+        if isinstance(given, Tensor):
+            return given
+        few = TRAINING_INDUCING[0]
+        return inputs.spread(rows, few if given == "auto" else min(given, few), seed)
+
+    def stages(self, given: Inducing, n_iter: int, shared: bool, learnt: bool) -> Sequence[Stage]:
+        """Two stages, with the inducing inputs chosen anew in between for the θ found so far.
+
+        Experts with a θ of their own have inducing inputs of their own too, and train them.
+        """
+        if not shared:
+            return (Stage(partial(_own_inducing, given), own=("inducing",)),)
+        choose = partial(_chosen_inducing, given, TRAINING_INDUCING[-1])
+        again = Stage(choose, fixed=("inducing",))
+        if learnt:
+            return (again,)
+        first = Stage(fixed=("inducing",))
+        return (first,) if isinstance(given, Tensor) or n_iter < FEW_ROUNDS else (first, again)
+
+    def last_inducing(
+        self, given: Inducing, theta: Parameters, shards: Placement[Shard], seed: int
+    ) -> Tensor | None:
+        """By the greedy rule for θ, from a sample of all shards; experts keep what is their own."""
+        if theta.inducing_batch:
+            return theta.inducing
+        return _chosen_inducing(given, None, theta, shards, seed)
 
     def entries(self, n: int) -> int:
         """One: the objective reads its rows in chunks, whatever n is."""
@@ -349,22 +390,38 @@ class SparseExpert(Expert):
             return SparsePosterior.of(wide, Lu, row_sums(wide, Lu, shard), held)
 
 
-@dataclass(frozen=True, eq=False)
-class SparsePosterior(Posterior):
-    """f given the sums of a shard, in float64.
+def _chosen_inducing(
+    given: Inducing, cap: int | None, theta: Parameters, shards: Placement[Shard], seed: int
+) -> Tensor:
+    """Z as given, or by the greedy rule for θ; `cap` bounds their number while training goes on.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        θ with the inducing inputs Z, in float64.
-    Lu : Tensor of shape (*batch, m, m)
-        The Cholesky factor of K_uu.
-    sums : SparseSums
-        What the rows contribute.
-    factors : SparseFactors
-        L_B and c, made of the sums.
-    shard : Shard, optional
-        The rows, while they are at hand. Prediction needs none of them, and files hold none.
+    They stay where the rule puts them: that is as good as descent, and far cheaper.
+    """
+    if isinstance(given, Tensor):
+        return given
+    asked = LARGEST_INDUCING if given == "auto" else given
+    m, noise = min(asked, cap or asked), float(theta.noise)
+    # While training goes on, twice what the rule asks for: room for shorter lengthscales.
+    by_rule = None if given != "auto" else noise
+    return inputs.greedy_for(theta.kernel, shards, m, seed, by_rule, twice=cap is not None)
+
+
+def _own_inducing(
+    given: Inducing, theta: Parameters, shards: Placement[Shard], seed: int
+) -> Tensor:
+    """One set of inducing inputs per expert, all of one size: with "auto" a tenth of the shard."""
+    if isinstance(given, Tensor):
+        count = int(sum(sample.counts(shards)))
+        return given.expand(count, *given.shape[-2:])
+    most = TRAINING_INDUCING[-1] if given == "auto" else None
+    return inputs.greedy_each(theta.kernel, shards, None if given == "auto" else given, most, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePosterior(LinearPosterior):
+    """f given the sums of a shard, in float64; θ has the inducing inputs Z.
+
+    The rows stay while they are at hand. Prediction needs none of them, and files hold none.
     """
 
     travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
@@ -436,6 +493,27 @@ class SparsePosterior(Posterior):
         batch = w.shape[:-2]
         coefficients = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), w)[..., 0]
         return inducing(self.parameters).expand(*batch, -1, -1), coefficients
+
+    @property
+    def row_coefficients(self) -> None:
+        """None: the mean is represented on the inducing inputs."""
+
+    def communication(self, shared: bool) -> Shard | SparseSums:
+        """The sums of the first expert where they can be added to the others', else its rows."""
+        return self.sums[0] if shared else self.rows_held()[:1].flatten().without_padding()
+
+    def augmented(self, message: object, skip: int) -> tuple[SparsePosterior, SparsePosterior]:
+        """Add the communication shard's sums to those of each expert."""
+        theta, Lu = self.parameters[skip:], self.Lu[skip:] if self.Lu.ndim > 2 else self.Lu
+        common = row_sums(theta, Lu, message) if isinstance(message, Shard) else message
+        assert isinstance(common, SparseSums)
+        both = common + self.sums[skip:]
+        return SparsePosterior.of(theta, Lu, both), SparsePosterior.of(theta, Lu, common)
+
+    def printed_variance(self, X: Tensor) -> Tensor:
+        """‖L_B⁻¹v‖², which lacks k − Q."""
+        kept = linalg.solve_lower(self.factors.LB, self.whitened(X))
+        return kept.square().sum(-2).to(X.dtype)
 
     def passed_on(self, v: Tensor) -> Tensor:
         """r = (I − B⁻¹)v, (*batch, m, N)."""

@@ -6,9 +6,8 @@ from distgp.kernels.coordinates import coordinates
 from distgp.kernels.expression import Built, Expression
 from distgp.kernels.layout import InputLayout, in_data_units, resolved
 from distgp.kernels.nondecaying import Constant, Linear, Periodic
-from distgp.kernels.separable import factors, separable
+from distgp.kernels.registry import KERNELS, register
 from distgp.kernels.stationary import (
-    KERNELS,
     RBF,
     Matern12,
     Matern32,
@@ -16,7 +15,7 @@ from distgp.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
-from distgp.kernels.strings import parse
+from distgp.kernels.text import parse
 
 __all__ = [
     "KERNELS",
@@ -38,9 +37,8 @@ __all__ = [
     "Stationary",
     "Sum",
     "coordinates",
-    "factors",
     "in_data_units",
     "parse",
+    "register",
     "resolved",
-    "separable",
 ]

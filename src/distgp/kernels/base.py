@@ -10,13 +10,17 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias, cast, dataclass_transform
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import torch
 from torch import Tensor
 
 TensorLike: TypeAlias = float | list[float] | tuple[float, ...] | np.ndarray | Tensor
+Columns: TypeAlias = tuple[int | str, ...] | None
+"""The input columns that a kernel looks at, by place or name; None for all."""
+KernelType = TypeVar("KernelType", bound="Kernel")
+Value = TypeVar("Value")
 
 
 class ParameterError(ValueError):
@@ -34,7 +38,7 @@ def vector(value: TensorLike) -> Tensor:
     return tensor.reshape(1) if tensor.ndim == 0 else tensor
 
 
-def columns(value: str | Sequence[int | str] | None) -> tuple[int | str, ...] | None:
+def columns(value: str | Sequence[int | str] | None) -> Columns:
     """Convert the input columns that a kernel looks at to a tuple; None stands for all.
 
     Numbers are places of columns. Names stay as they are, until `distgp.kernels.resolved` puts the
@@ -50,8 +54,8 @@ def columns(value: str | Sequence[int | str] | None) -> tuple[int | str, ...] | 
 
 def field(
     *,
-    default: Any = dataclasses.MISSING,
-    converter: Callable[[Any], Any],
+    default: object = dataclasses.MISSING,
+    converter: Callable[[Any], object],
     kw_only: bool = False,
 ) -> Any:
     """Declare a dataclass field whose value is converted when the kernel is built.
@@ -66,7 +70,8 @@ def field(
     kw_only : bool, default=False
         Whether the value can be given by name alone.
     """
-    return dataclasses.field(default=default, metadata={"converter": converter}, kw_only=kw_only)
+    metadata = {"converter": converter}
+    return dataclasses.field(default=cast(Any, default), metadata=metadata, kw_only=kw_only)
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
@@ -85,6 +90,9 @@ class Kernel(ABC):
     ['kernels.0.variance', 'kernels.0.kernel.lengthscale', 'kernels.1.variance']
     """
 
+    units: ClassVar[Mapping[str, int]] = {}
+    """The power of a column's unit in each parameter, by `vector`, that has one: 1 for a length."""
+
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
 
@@ -98,13 +106,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """Compute the matrix k(X1, X2), (*batch, n1, n2), of inputs known to fit together.
-
-        Parameters
-        ----------
-        X1, X2 : Tensor
-            Inputs (*batch, n1, d) and (*batch, n2, d).
-        """
+        """Compute k(X1, X2), (*batch, n1, n2), of inputs (*batch, n, d) known to fit together."""
 
     @abstractmethod
     def diag(self, X: Tensor) -> Tensor:
@@ -155,27 +157,21 @@ class Kernel(ABC):
     def children(self) -> dict[str, Kernel]:
         """List the kernels that this one is built from, by the prefix of their parameters' names."""
         found: dict[str, Kernel] = {}
-        for spec in _fields(self):
-            value = getattr(self, spec.name)
+        for name, value in _values(self).items():
             if isinstance(value, Kernel):
-                found[spec.name] = value
+                found[name] = value
             elif isinstance(value, tuple) and value and isinstance(value[0], Kernel):
-                found |= {f"{spec.name}.{i}": child for i, child in enumerate(value)}
+                found |= {f"{name}.{i}": child for i, child in enumerate(value)}
         return found
 
     def own_parameters(self) -> dict[str, Tensor]:
         """List the kernel's own positive tensors by name, without those of its children."""
-        values = {spec.name: getattr(self, spec.name) for spec in _fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in _values(self).items() if isinstance(value, Tensor)}
 
     def parameters(self) -> dict[str, Tensor]:
         """List every positive parameter by its path: `lengthscale`, `kernels.0.variance`, …"""
-        nested = {
-            f"{prefix}.{name}": value
-            for prefix, child in self.children().items()
-            for name, value in child.parameters().items()
-        }
-        return self.own_parameters() | nested
+        nested = {prefix: child.parameters() for prefix, child in self.children().items()}
+        return self.own_parameters() | _by_path(nested)
 
     def batches(self) -> dict[str, torch.Size]:
         """List each parameter's leading batch dimensions; empty where the experts share it."""
@@ -184,12 +180,8 @@ class Kernel(ABC):
             for spec in _fields(self)
             if isinstance(value := getattr(self, spec.name), Tensor)
         }
-        nested = {
-            f"{prefix}.{name}": shape
-            for prefix, child in self.children().items()
-            for name, shape in child.batches().items()
-        }
-        return own | nested
+        nested = {prefix: child.batches() for prefix, child in self.children().items()}
+        return own | _by_path(nested)
 
     def with_parameters(self, values: Mapping[str, Tensor]) -> Self:
         """Build the same kernel with other values of some parameters.
@@ -197,31 +189,26 @@ class Kernel(ABC):
         Parameters
         ----------
         values : mapping of str to Tensor
-            New values by the paths that `parameters` lists; parameters that are left out stay.
-
-        Raises
-        ------
-        ParameterError
-            Where the kernel has no parameter of a name, or a value is not positive and finite.
+            New values, positive and finite, by the paths that `parameters` lists; others stay.
         """
         if unknown := values.keys() - self.parameters().keys():
             raise ParameterError(
                 f"no parameter {sorted(unknown)} in {type(self).__name__}, which has "
                 f"{sorted(self.parameters())}"
             )
-        changes: dict[str, Any] = {
-            name: values[name] for name in self.own_parameters() if name in values
-        }
-        for spec in _fields(self):
-            value = getattr(self, spec.name)
-            if isinstance(value, Kernel):
-                changes[spec.name] = value.with_parameters(_below(spec.name, values))
-            elif isinstance(value, tuple) and value and isinstance(value[0], Kernel):
-                changes[spec.name] = tuple(
-                    child.with_parameters(_below(f"{spec.name}.{i}", values))
-                    for i, child in enumerate(value)
-                )
-        return dataclasses.replace(cast(Any, self), **changes)
+
+        def changed(prefix: str, child: Kernel) -> Kernel:
+            start = f"{prefix}."
+            return child.with_parameters(
+                {
+                    name.removeprefix(start): v
+                    for name, v in values.items()
+                    if name.startswith(start)
+                }
+            )
+
+        own = {name: values[name] for name in self.own_parameters() if name in values}
+        return with_children(self, changed, **own)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -231,14 +218,29 @@ class Kernel(ABC):
         return self.with_parameters(moved)
 
     def __repr__(self) -> str:
-        parts = []
-        for spec in _fields(self):
-            value = getattr(self, spec.name)
-            if isinstance(value, Tensor):
-                value = _rounded(value)
-            if value is not None:
-                parts.append(f"{spec.name}={value}")
+        parts = [
+            f"{name}={_rounded(value) if isinstance(value, Tensor) else value}"
+            for name, value in _values(self).items()
+            if value is not None
+        ]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def replaced(kernel: KernelType, /, **changes: object) -> KernelType:
+    """Build the same kernel with other values of some fields."""
+    return dataclasses.replace(cast(Any, kernel), **changes) if changes else kernel
+
+
+def with_children(
+    kernel: KernelType, change: Callable[[str, Kernel], Kernel], **changes: object
+) -> KernelType:
+    """Build the same kernel with each child, known by its prefix, changed, and some fields too."""
+    found: dict[str, Any] = {}
+    for prefix, child in kernel.children().items():
+        name, _, place = prefix.partition(".")
+        new = change(prefix, child)
+        found[name] = (*found.get(name, ()), new) if place else new
+    return replaced(kernel, **changes, **found)
 
 
 def check_positive(name: str, value: Tensor) -> None:
@@ -247,21 +249,8 @@ def check_positive(name: str, value: Tensor) -> None:
         raise ParameterError(f"{name} must be positive and finite, got {_rounded(value)}")
 
 
-def places(active: tuple[int | str, ...] | None, d: int) -> list[int]:
-    """List the places, 0 … d − 1, of the columns that a kernel looks at.
-
-    Parameters
-    ----------
-    active : tuple of int, or None
-        The columns, those below zero counted from the last; None for all.
-    d : int
-        The number of input columns.
-
-    Raises
-    ------
-    ParameterError
-        Where columns reach past the last, or are still names.
-    """
+def places(active: Columns, d: int) -> list[int]:
+    """List the places, 0 … d − 1, of the columns that a kernel looks at, counted from either end."""
     if active is None:
         return list(range(d))
     numbers = [column for column in active if not isinstance(column, str)]
@@ -275,17 +264,10 @@ def places(active: tuple[int | str, ...] | None, d: int) -> list[int]:
     return [column % d for column in numbers]
 
 
-def select(X: Tensor, active: tuple[int | str, ...] | None, *parameters: Tensor) -> Tensor:
-    """Select the columns of X that a kernel looks at.
+def select(X: Tensor, active: Columns, *parameters: Tensor) -> Tensor:
+    """Select the columns of X (*batch, n, d) that a kernel looks at.
 
-    Parameters
-    ----------
-    X : Tensor
-        Inputs (*batch, n, d).
-    active : tuple of int, or None
-        The columns, or None for all.
-    *parameters : Tensor
-        Parameters with one number per column or one for all, which must fit the selection.
+    Each of the parameters, with one number per column or one for all, must fit the selection.
     """
     if active is not None:
         X = X[..., places(active, X.shape[-1])]
@@ -302,12 +284,16 @@ def _fields(kernel: Kernel) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(cast(Any, kernel))
 
 
-def _below(prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = prefix + "."
-    return {name[len(start) :]: value for name, value in values.items() if name.startswith(start)}
+def _values(kernel: Kernel) -> dict[str, Any]:
+    return {spec.name: getattr(kernel, spec.name) for spec in _fields(kernel)}
 
 
-def _rounded(value: Tensor) -> Any:
+def _by_path(nested: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+    """Put the prefix of each child before the names of its values."""
+    return {f"{prefix}.{name}": v for prefix, found in nested.items() for name, v in found.items()}
+
+
+def _rounded(value: Tensor) -> str | list[float]:
     flat = value.detach().cpu()
     if flat.numel() > 12:
         return f"<{tuple(flat.shape)}>"

@@ -15,22 +15,12 @@ from distgp.kernels.stationary import RBF, Stationary
 
 @singledispatch
 def coordinates(kernel: Kernel, X: Tensor) -> Tensor | None:
-    """Where points lie for a kernel: the nearer two are, the larger their correlation.
+    """Place points so that for a kernel the nearer two are, the larger is their correlation.
 
     For a stationary kernel these are x / ℓ, for a periodic one points on circles. A sum is ordered by
     its first part that has coordinates; a product of RBF and periodic kernels by all of its parts.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel, without batch dimensions.
-    X : Tensor of shape (n, d)
-        Points.
-
-    Returns
-    -------
-    Tensor of shape (n, q) or None
-        None where no such coordinates are known: then only the kernel itself can tell.
+    The points X are (n, d), their coordinates (n, q), and the kernel has no batch dimensions. None
+    is returned where no such coordinates are known: then only the kernel itself can tell.
 
     Examples
     --------

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -28,18 +28,7 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     neither a large offset nor a few outliers take digits from the other rows. The norms are shrunk
     by the rounding error that the product is likely to have, (2 + √d)ε, so that equal rows get
     exactly 0 after clamping, in value and in gradient; the others move by no more than that error.
-
-    Parameters
-    ----------
-    A : Tensor
-        Points (*batch, n1, d).
-    B : Tensor
-        Points (*batch, n2, d): those of reference, such as training rows or inducing inputs.
-
-    Returns
-    -------
-    Tensor
-        (*batch, n1, n2), in the dtype of A.
+    B should be the points of reference, such as training rows; the result is in the dtype of A.
 
     Examples
     --------
@@ -53,14 +42,14 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
 
 
 def _centred(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-    """The points in float64, shifted by the middle of B."""
+    """Return the points in float64, shifted by the middle of B."""
     A, B = A.to(torch.float64), B.to(torch.float64)
     centre = _middle(B.detach())
     return A - centre, B - centre
 
 
 def _augmented(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows whose products are the squared distances."""
+    """Return rows whose products are the squared distances."""
     shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
     a = A.square().sum(-1, keepdim=True) * shrink
     b = B.square().sum(-1, keepdim=True) * shrink
@@ -69,10 +58,10 @@ def _augmented(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _middle(B: Tensor) -> Tensor:
-    """A point in the middle of the rows of B (*batch, n, d), column by column, (*batch, 1, d).
+    """Return a point in the middle of the rows of B (*batch, n, d), column by column, (*batch, 1, d).
 
-    The median, so that outliers do not move it. Of many small sets (neighbourhoods of rows), the
-    median of the first, a middle and the last row, which costs far less.
+    That is the median, so that outliers do not move it; of many small sets (neighbourhoods of rows)
+    the median of the first, a middle and the last row, which costs far less.
     """
     n = B.shape[-2]
     if B.ndim == 2 or n > SMALL_SET:
@@ -99,21 +88,9 @@ class Shape(ABC):
 def kernel_of_distance(
     shape: Shape, A: Tensor, B: Tensor, variance: Tensor | None = None
 ) -> Tensor:
-    """Compute variance · shape(r²) for all pairs of rows of A and B, differentiable in all three.
+    """Compute variance · shape(r²), (*batch, n1, n2), for all pairs of rows of A and B.
 
-    Parameters
-    ----------
-    shape : Shape
-        The function of r².
-    A, B : Tensor of shape (*batch, n1, d) and (*batch, n2, d)
-        The points; those of reference are B.
-    variance : Tensor of shape (), optional
-        What the matrix is multiplied by.
-
-    Returns
-    -------
-    Tensor of shape (*batch, n1, n2)
-        In the dtype of A.
+    It is differentiable in all three, and in the dtype of A; points of reference are B.
     """
     dtype, (A, B) = A.dtype, _centred(A, B)
     batch, n1, n2 = A.shape[:-2], A.shape[-2], B.shape[-2]
@@ -136,7 +113,7 @@ def kernel_of_distance(
 
 
 def _blocks(K: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Places in a batch of matrices, and of rows in them, that are worked on at a time."""
+    """List places in a batch of matrices, and of rows in them, that are worked on at a time."""
     count, n1, n2 = K.shape
     size = BLOCK if K.device.type == "cpu" else max(1, K.numel())
     together = size // max(1, n1 * n2)
@@ -158,7 +135,7 @@ def _evaluated(
     dtype: torch.dtype,
     with_slope: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The kernel and its derivative in r²: block after block, in place, while it is in the cache."""
+    """Compute the kernel and its derivative in r², block after block, while it is in the cache."""
     left, right = _augmented(A, B)
     fused = None if with_slope or not A.is_cuda or shape.formula is None else _fused(shape.formula)
     if fused is not None:
@@ -184,9 +161,9 @@ def _evaluated(
 
 @cache
 def _fused(formula: str) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """variance · formula, clamped, in one pass on a GPU; None where this PyTorch cannot.
+    """Compile variance · formula, clamped, in one pass on a GPU; None where this PyTorch cannot.
 
-    PyTorch compiles it by the compiler that it brings; it calls this interface a trial.
+    PyTorch does so by the compiler that it brings; it calls this interface a trial.
     """
     try:
         from torch.cuda.jiterator import _create_jit_fn
@@ -203,6 +180,16 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.bmm(left, right, out=out)
 
 
+class _Context(Protocol):
+    """The part of PyTorch's context that the derivative needs."""
+
+    proportional: Any
+    saved_tensors: tuple[Any, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+
 class KernelOfDistance(torch.autograd.Function):
     """variance · shape(r²) for batches of rows A and B, with the derivative written by hand.
 
@@ -213,7 +200,12 @@ class KernelOfDistance(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, A: Tensor, B: Tensor, variance: Tensor | None, shape: Shape, dtype: torch.dtype
+        ctx: _Context,
+        A: Tensor,
+        B: Tensor,
+        variance: Tensor | None,
+        shape: Shape,
+        dtype: torch.dtype,
     ) -> Tensor:
         """Keep the rows, K and, where it is not a multiple of K, S."""
         K, slope = _evaluated(shape, A, B, variance, dtype, with_slope=True)
@@ -224,9 +216,9 @@ class KernelOfDistance(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, G: Tensor
+        ctx: _Context, G: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        """The formulas above, block after block."""
+        """Evaluate the formulas above, block after block."""
         A, B, variance, K, slope = ctx.saved_tensors
         factor = 2.0 if slope is not None else 2.0 * ctx.proportional
         S = K if slope is None else slope

@@ -8,36 +8,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from distgp.kernels.algebra import Product, Scale, Sum
 from distgp.kernels.base import Kernel, ParameterError
-from distgp.kernels.layout import InputLayout, listed, quoted
+from distgp.kernels.layout import PLAIN_NAME, InputLayout, listed, quoted
 from distgp.kernels.nondecaying import Constant, Linear, Periodic
-from distgp.kernels.stationary import KERNELS
+from distgp.kernels.registry import KERNELS
 
-DAYS = {
-    "seconds": 1.0 / 86_400.0,
-    "minutes": 1.0 / 1_440.0,
-    "hours": 1.0 / 24.0,
-    "days": 1.0,
-    "weeks": 7.0,
-    "months": 365.2425 / 12.0,
-    "years": 365.2425,
+TIMES = {
+    "seconds": (1.0 / 86_400.0, "s sec secs second"),
+    "minutes": (1.0 / 1_440.0, "min mins minute"),
+    "hours": (1.0 / 24.0, "h hr hrs hour"),
+    "days": (1.0, "d day"),
+    "weeks": (7.0, "w wk week"),
+    "months": (365.2425 / 12.0, "month"),
+    "years": (365.2425, "y yr year"),
 }
-"""Units of time, in days."""
-PLAIN_NAME = re.compile(r"[^\W\d][\w.-]*")
-"""Names of columns that need no quotes."""
+"""Units of time, in days, and the other words for them."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """A positive number, with a unit of time (a key of `DAYS`) where it has one."""
+    """A positive number, with a unit of time (a key of `TIMES`) where it has one."""
 
     value: float
     unit: str | None = None
@@ -45,19 +42,17 @@ class Amount:
     def __str__(self) -> str:
         return f"{number(self.value)} {self.unit}" if self.unit else number(self.value)
 
+    def on(self, layout: InputLayout, features: tuple[int, ...] | range) -> list[float]:
+        """Return the number, in days where it has a unit, in the standardised units of features."""
+        value = self.value * (TIMES[self.unit][0] if self.unit else 1.0)
+        return [value / float(layout.scale[j]) for j in features]
+
 
 @dataclass(frozen=True)
 class Named:
-    """A kernel by its name, with what was given in brackets.
+    """A kernel by its name, with the numbers and columns given in brackets, in the data's units.
 
-    Parameters
-    ----------
-    name : str
-        A name in `KERNELS`, "linear", "constant" or "periodic".
-    lengthscale, period, alpha : Amount, optional
-        The numbers given, in the data's units.
-    columns : tuple of str
-        The columns that it looks at; empty for all, or where there is only one that can be meant.
+    Without columns it looks at all, or at the only one that can be meant.
     """
 
     name: str
@@ -67,8 +62,8 @@ class Named:
     columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        given = [("period", self.period), ("lengthscale", self.lengthscale), ("alpha", self.alpha)]
-        parts = [f"{name}={amount}" for name, amount in given if amount is not None]
+        given = {"period": self.period, "lengthscale": self.lengthscale, "alpha": self.alpha}
+        parts = [f"{name}={amount}" for name, amount in given.items() if amount is not None]
         if self.columns:
             names = ", ".join(map(_column, self.columns))
             parts.append(f"columns={names}" if len(self.columns) == 1 else f"columns=[{names}]")
@@ -79,7 +74,7 @@ class Named:
 class Term:
     """A product of kernels, with its starting signal variance."""
 
-    factors: tuple[Factor, ...]
+    factors: tuple[Named | Expression, ...]
     variance: float = 1.0
 
     def __str__(self) -> str:
@@ -89,12 +84,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum of terms; `str` of it is a text that means the same.
-
-    Parameters
-    ----------
-    terms : tuple of Term
-        At least one.
+    """A sum of at least one term; `str` of it is a text that means the same.
 
     Examples
     --------
@@ -130,41 +120,19 @@ class Expression:
         data are, at the root of the number of features that the kernel looks at. The features of a text
         column share one, which starts at the geometric mean where their scales differ.
 
-        Parameters
-        ----------
-        layout : InputLayout
-            The columns there are, their kinds and scales.
-
-        Returns
-        -------
-        Built
-
-        Raises
-        ------
-        ParameterError
-            Where a column is not there, cannot be meant, or must be named.
+        A `ParameterError` says where a column is not there, cannot be meant, or must be named.
         """
         return _Builder(layout).build(self)
 
 
-Factor: TypeAlias = Named | Expression
-
-
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A kernel in standardised units, and what training should know about it.
+    """A kernel in standardised units, where training starts, and what training should know about it.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel, where training starts.
-    fixed : tuple of str
-        The full paths, such as "kernel.kernels.0.kernel.period", of parameters that training must hold.
-        These are the periods, since they are known and their likelihood has many local optima; and
-        variances that another factor of the same product has already.
-    signals : tuple of str
-        The full paths of the terms' signal variances; those of linear and constant kernels are not
-        among them.
+    `fixed` are the full paths, such as "kernel.kernels.0.kernel.period", of parameters that training
+    must hold: the periods, since they are known and their likelihood has many local optima; and
+    variances that another factor of the same product has already. `signals` are the full paths of the
+    terms' signal variances; those of linear and constant kernels are not among them.
     """
 
     kernel: Kernel
@@ -182,20 +150,17 @@ class _Builder:
 
     def build(self, expression: Expression) -> Built:
         kernel = self._sum(expression, 1.0, free=True)
-
-        def paths(tensors: list[Tensor]) -> tuple[str, ...]:
-            own = {id(tensor) for tensor in tensors}
-            return tuple(f"kernel.{n}" for n, v in kernel.parameters().items() if id(v) in own)
-
-        return Built(kernel, paths(self._fixed), paths(self._signals))
+        fixed, signals = (
+            tuple(f"kernel.{n}" for n, v in kernel.parameters().items() if id(v) in map(id, known))
+            for known in (self._fixed, self._signals)
+        )
+        return Built(kernel, fixed, signals)
 
     def _sum(self, expression: Expression, variance: float, free: bool) -> Kernel:
-        """The sum, times a variance; the first term's variance is held where it is not free."""
-        found = [
-            self._term(term, variance, free or place > 0)
-            for place, term in enumerate(expression.terms)
-        ]
-        return found[0] if len(found) == 1 else Sum(tuple(found))
+        """Build the sum, times a variance; the first term's variance is held where it is not free."""
+        terms = enumerate(expression.terms)
+        found = tuple(self._term(term, variance, free or place > 0) for place, term in terms)
+        return found[0] if len(found) == 1 else Sum(found)
 
     def _term(self, term: Term, variance: float, free: bool) -> Kernel:
         variance = variance * term.variance
@@ -217,14 +182,14 @@ class _Builder:
         return Scale(product, self._kept(variance, self._signals if free else self._fixed))
 
     def _kept(self, value: float | list[float], where: list[Tensor] | None) -> Tensor:
-        """A parameter, remembered in one of the lists."""
+        """Make a parameter, remembered in one of the lists."""
         tensor = torch.tensor(value, dtype=torch.float64)
         if where is not None:
             where.append(tensor)
         return tensor
 
     def _named(self, named: Named, variance: float, free: bool) -> Kernel:
-        """A kernel by name; the variance is for a linear one, since the others have none."""
+        """Build a kernel by name; the variance is for a linear one, since the others have none."""
         try:
             if named.name == "linear":
                 own = self._kept([variance], None if free else self._fixed)
@@ -235,37 +200,36 @@ class _Builder:
 
     def _stationary(self, named: Named) -> Kernel:
         given, layout = named.lengthscale, self._layout
-        if given is not None and given.unit is not None:
-            active, value = self._measured(named, given)
-        else:
-            active, value = self._features(named), None if given is None else given.value
+        timed = given if given is not None and given.unit is not None else None
+        active = self._measured(named, timed) if timed else self._features(named)
         features = range(layout.d) if active is None else active
-        starts = [math.sqrt(len(features))] * len(features)
-        if value is not None:
-            starts = [value / float(layout.scale[j]) for j in features]
-        shared = layout.sharing(features)
-        options: dict[str, Any] = {} if shared is None else {"shared": shared}
+        lengths = [math.sqrt(len(features))] * len(features)
+        if given is not None:
+            lengths = given.on(layout, features)
+        options: dict[str, Any] = {}
+        if (shared := layout.sharing(features)) is not None:
+            logs, of = torch.tensor(lengths, dtype=torch.float64).log(), torch.tensor(shared)
+            lengths = [float(logs[of == group].mean().exp()) for group in range(max(shared) + 1)]
+            options["shared"] = shared
         if named.alpha is not None:
             options["alpha"] = named.alpha.value
-        lengths = starts if shared is None else _of_groups(starts, shared)
         return KERNELS[named.name](lengths, active, **options)
 
     def _periodic(self, named: Named) -> Kernel:
         assert named.period is not None
-        features, value = self._measured(named, named.period)
-        periods = [value / float(self._layout.scale[j]) for j in features]
-        period = self._kept(periods, self._fixed)
+        features = self._measured(named, named.period)
+        period = self._kept(named.period.on(self._layout, features), self._fixed)
         lengthscale = 1.0 if named.lengthscale is None else named.lengthscale.value
         alone = self._layout.d == 1 and not named.columns
         return Periodic(lengthscale, period, None if alone else features)
 
     def _features(self, named: Named) -> tuple[int, ...] | None:
-        """The features of the columns that were named; None for all."""
+        """List the features of the columns that were named; None for all."""
         found = [j for name in named.columns for j in self._layout.places_of(name)]
         return tuple(dict.fromkeys(found)) or None
 
-    def _measured(self, named: Named, amount: Amount) -> tuple[tuple[int, ...], float]:
-        """The features that a period or a length in time is measured along, and how long it is there."""
+    def _measured(self, named: Named, amount: Amount) -> tuple[int, ...]:
+        """List the features that a period or a length in time is measured along."""
         columns = named.columns or (self._only_column(named, amount),)
         found = {j: c for c in columns for j in self._layout.places_of_number(c)}
         for feature, column in found.items():
@@ -279,10 +243,10 @@ class _Builder:
                     f"column {quoted(column)} holds plain numbers, which have no unit of time: write "
                     f"{number(amount.value)} if the column is in {amount.unit}"
                 )
-        return tuple(found), amount.value * (1.0 if amount.unit is None else DAYS[amount.unit])
+        return tuple(found)
 
     def _only_column(self, named: Named, amount: Amount) -> str:
-        """The only column that can be meant where none was named."""
+        """Return the only column that can be meant where none was named."""
         layout = self._layout
         known = list(layout.known)
         dates = [name for name in known if not layout.days.isdisjoint(layout.places_of(name))]
@@ -297,18 +261,12 @@ class _Builder:
 
 
 def number(value: float) -> str:
-    """A number as a person would write it, exactly."""
+    """Write a number as a person would, exactly."""
     return repr(value).removesuffix(".0")
 
 
 def _column(name: str) -> str:
-    """The name of a column as it can stand in a text."""
-    if PLAIN_NAME.fullmatch(name):
+    """Write the name of a column as it can stand in a text."""
+    if re.fullmatch(PLAIN_NAME, name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _of_groups(values: Sequence[float], shared: Sequence[int]) -> list[float]:
-    """The geometric mean of the values that each shared lengthscale stands for."""
-    logs, of = torch.tensor(values, dtype=torch.float64).log(), torch.tensor(shared)
-    return [float(logs[of == group].mean().exp()) for group in range(max(shared) + 1)]

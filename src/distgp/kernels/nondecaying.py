@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.kernels.base import Kernel, columns, field, scalar, select, vector
+from distgp.kernels.base import Columns, Kernel, columns, field, scalar, select, vector
 from distgp.kernels.distance import squared_distance
 
 
@@ -60,8 +62,9 @@ class Linear(Kernel):
     [[4.0, 12.0], [12.0, 36.0]]
     """
 
+    units: ClassVar[Mapping[str, int]] = {"variance": -2}
     variance: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
+    active_dims: Columns = field(default=None, converter=columns)
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Multiply two scaled factors, X1 diag(√v) and X2 diag(√v), so that it stays symmetric."""
@@ -97,9 +100,10 @@ class Periodic(Kernel):
     Product(kernels=(Periodic(lengthscale=[1.0], period=[24.0]), RBF(lengthscale=[100.0])))
     """
 
+    units: ClassVar[Mapping[str, int]] = {"period": 1}
     lengthscale: Tensor = field(default=1.0, converter=vector)
     period: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
+    active_dims: Columns = field(default=None, converter=columns)
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Evaluate the RBF kernel of the embedded inputs."""
@@ -114,7 +118,7 @@ class Periodic(Kernel):
         return torch.ones(shape, dtype=X.dtype, device=X.device)
 
     def embedded(self, X: Tensor) -> Tensor:
-        """The active columns on circles, (cos 2πx/p, sin 2πx/p) / ℓ."""
+        """Return the active columns on circles, (cos 2πx/p, sin 2πx/p) / ℓ."""
         X = select(X, self.active_dims, self.lengthscale, self.period)
         angle = X * (2.0 * math.pi / self.period[..., None, :])
         scale = self.lengthscale[..., None, :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.kernels.base import (
+    Columns,
     Kernel,
     ParameterError,
     columns,
@@ -47,16 +48,13 @@ class Stationary(Kernel):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
     """
 
+    units: ClassVar[Mapping[str, int]] = {"lengthscale": 1}
     lengthscale: Tensor = field(default=1.0, converter=vector)
-    active_dims: tuple[int | str, ...] | None = field(default=None, converter=columns)
+    active_dims: Columns = field(default=None, converter=columns)
     shared: tuple[int, ...] | None = field(default=None, converter=lengths, kw_only=True)
 
     @abstractmethod
@@ -75,20 +73,14 @@ class Stationary(Kernel):
         return torch.ones(batch, dtype=X.dtype, device=X.device)
 
     def scaled(self, X: Tensor) -> Tensor:
-        """The active columns in units of the lengthscales, x / ℓ."""
+        """Return the active columns in units of the lengthscales, x / ℓ."""
         if self.shared is None:
             return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
         X = select(X, self.active_dims)
         return X / self.lengthscale_by_column(X.shape[-1])[..., None, :]
 
     def lengthscale_by_column(self, count: int) -> Tensor:
-        """The lengthscale of each of the `count` active columns, (*batch, count), or (*batch, 1).
-
-        Raises
-        ------
-        ParameterError
-            Where `shared` does not fit the columns or the lengthscales.
-        """
+        """Return the lengthscale of each of the `count` active columns, or one for all of them."""
         if self.shared is None:
             return self.lengthscale
         if len(self.shared) != count:
@@ -109,15 +101,6 @@ class FixedShape(Stationary, Shape):
     """The base class of stationary kernels whose shape has no parameters of its own.
 
     Their derivative in the rows is written by hand, in `KernelOfDistance`.
-
-    Parameters
-    ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
     """
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
@@ -168,7 +151,7 @@ class RBF(FixedShape):
         return (-0.5 * square).exp_()
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """exp(−r² / 2), whose derivative is −½ of it."""
+        """Compute exp(−r² / 2), whose derivative is −½ of it."""
         del slope
         square.mul_(-0.5).exp_()
 
@@ -180,12 +163,8 @@ class Matern12(FixedShape):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
 
     Examples
     --------
@@ -201,7 +180,7 @@ class Matern12(FixedShape):
         return torch.exp(-safe_sqrt(square))
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
+        """Compute exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
         apart = None if slope is None else square > torch.finfo(square.dtype).tiny
         r = square.sqrt_()
         if slope is None or apart is None:
@@ -219,12 +198,8 @@ class Matern32(FixedShape):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
 
     Examples
     --------
@@ -241,7 +216,7 @@ class Matern32(FixedShape):
         return (1.0 + t) * torch.exp(-t)
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """(1 + t) exp(−t) and −3/2 exp(−t)."""
+        """Compute (1 + t) exp(−t) and −3/2 exp(−t)."""
         t = square.mul_(3.0).sqrt_()
         decay = torch.neg(t, out=slope).exp_()
         t.add_(1.0).mul_(decay)
@@ -256,12 +231,8 @@ class Matern52(FixedShape):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
 
     Examples
     --------
@@ -279,7 +250,7 @@ class Matern52(FixedShape):
         return (1.0 + t + (5.0 / 3.0) * square) * torch.exp(-t)
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """(1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
+        """Compute (1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
         t = square.mul_(5.0).sqrt_()
         decay = t.neg().exp_()
         first = torch.add(t, 1.0, out=slope).mul_(decay)  # (1 + t) exp(−t)
@@ -295,12 +266,8 @@ class RationalQuadratic(Stationary):
 
     Parameters
     ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+    lengthscale, active_dims, shared
+        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
     alpha : float or Tensor, default=1.0
         The mixture parameter α, (*batch,).
 
@@ -317,13 +284,3 @@ class RationalQuadratic(Stationary):
         """Compute exp(−α log(1 + r² / 2α))."""
         alpha = self.alpha[..., None, None]
         return torch.exp(-alpha * torch.log1p(square / (2.0 * alpha)))
-
-
-KERNELS: dict[str, type[Stationary]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "rational-quadratic": RationalQuadratic,
-}
-"""The kernels that estimators know by name: those with one lengthscale per column."""

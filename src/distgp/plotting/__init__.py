@@ -9,9 +9,8 @@ from distgp.plotting.bars import (
     plot_relevance,
 )
 from distgp.plotting.checks import plot_calibration, plot_residuals
-from distgp.plotting.panels import BAND, MOST_POINTS, PANELS_IN_A_ROW
+from distgp.plotting.figures import BAND, MOST_POINTS, PANELS_IN_A_ROW, check_suffix, save_figure
 from distgp.plotting.predictions import plot_partial_dependence, plot_prediction, plot_slices
-from distgp.plotting.saving import check_suffix, save_figure
 from distgp.plotting.training import MOST_NAMES, plot_training
 
 __all__ = [

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from distgp.choice import Choice, Trial
 from distgp.compare import Result
-from distgp.estimator import GPEstimator
-from distgp.plotting.panels import check_model, one_axes, short
-from distgp.summary import summary
+from distgp.mixin import ModelMixin
+from distgp.plotting.figures import grid_of_axes, one_axes, short
+from distgp.plotting.subject import check_model
+from distgp.selection.trials import Choice, Trial
 
 LEAST_BAR = 1e-3
 """On a logarithmic axis the shortest bar stands for anything below this share of the longest."""
@@ -33,18 +32,24 @@ MARKS = {
     "candidate": {"marker": "o", "color": "C0"},
     "baseline": {"marker": "s", "color": "0.5"},
 }
-"""How the trials of a choice are drawn."""
+"""The marks of the trials of a choice."""
+BARS: dict[str, dict[str, Any]] = {
+    "aggregator": {"facecolor": "C0"},
+    "full GP": {"facecolor": "C1"},
+    "baseline": {"facecolor": "0.8", "edgecolor": "0.4", "hatch": "///"},
+}
+"""The bars of the results of a comparison."""
 
 
-def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -> Axes:
+def plot_relevance(model: ModelMixin, most: int = 20, ax: Axes | None = None) -> Axes:
     """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
 
-    What relevance is, `distgp.summary.feature_relevance` explains. A text column has one bar. With several
+    `distgp.summary.feature_relevance` explains what relevance is. A text column has one bar. With several
     targets each column has one bar per target, and columns are in the order of their mean relevance.
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     most : int, default=20
         The number of columns to draw, at most; a note tells how many are left out.
@@ -54,16 +59,11 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If the model is not fitted, or `most` is not a positive number.
     """
     check_model(model)
     if most < 1:
         raise ValueError(f"expected `most` to be 1 at least, got {most}")
-    about = summary(model)
+    about = model.summary()
     names, shares = about.relevance_by_column()
     order = np.argsort(-shares.mean(0), kind="stable")[:most]
     several = len(shares) > 1
@@ -86,26 +86,21 @@ def plot_relevance(model: GPEstimator, most: int = 20, ax: Axes | None = None) -
     return ax
 
 
-def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
-    """Draw how the candidates, and the baselines below them, did on the rows held out.
+def plot_choice(model: ModelMixin | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
+    """Draw the figures of the candidates, and of the baselines below them, on the rows held out.
 
     Parameters
     ----------
-    model : GPEstimator or Choice
+    model : ModelMixin or Choice
         A fitted model that made a choice, or its attribute `choice_`.
     metric : {"nlpd", "rmse", "cover", "seconds"}, default="nlpd"
-        What to draw. The candidate with the lowest NLPD was taken.
+        The figure to draw. The candidate with the lowest NLPD was taken.
     ax : Axes, optional
         Where to draw.
 
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If the model made no choice, or there is no such metric.
     """
     metrics = ("nlpd", "rmse", "cover", "seconds")
     if metric not in metrics:
@@ -123,20 +118,17 @@ def plot_choice(model: GPEstimator | Choice, metric: str = "nlpd", ax: Axes | No
     ax.margins(x=0.16)
     lower = "" if metric == "cover" else " (lower is better)"
     ax.set_xlabel(f"{LABELS[metric]} of {choice.held_out:,} rows held out{lower}")
-    kinds = [_kind(trial) for trial in choice.trials]
-    handles = [Line2D([], [], linestyle="", label=k, **MARKS[k]) for k in MARKS if k in kinds]
-    ax.legend(
-        handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False
-    )
+    kinds = {_kind_of_trial(trial) for trial in choice.trials}
+    marks = [Line2D([], [], linestyle="", label=k, **MARKS[k]) for k in MARKS if k in kinds]
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    ax.legend(handles=marks, ncols=3, frameon=False, **above)
     return ax
 
 
-def _choice(model: Any) -> Choice:
-    if isinstance(model, Choice):
-        return model
-    check_model(model)
-    found = getattr(model, "choice_", None)
-    if not isinstance(found, Choice):
+def _choice(model: ModelMixin | Choice) -> Choice:
+    """Return the choice that a model made."""
+    found = model if isinstance(model, Choice) else getattr(check_model(model), "choice_", None)
+    if found is None:
         raise ValueError(
             "this model was fitted without a choice between candidates, so there is nothing to draw: "
             "leave expert, aggregation and their sizes at 'auto', or give kernel='auto', with 200 rows or "
@@ -145,30 +137,24 @@ def _choice(model: Any) -> Choice:
     return found
 
 
-def _kind(trial: Trial) -> str:
+def _kind_of_trial(trial: Trial) -> str:
     if trial.chosen:
         return "taken"
     return "baseline" if trial.baseline else "candidate"
 
 
 def _draw_trial(ax: Axes, place: int, trial: Trial, value: float) -> None:
-    """One trial's figure, or in its place that there is none."""
+    """Draw one trial's figure, or say in its place that there is none."""
+    style: dict[str, Any] = {"va": "center", "fontsize": "small"}
     if trial.error:
-        across = ax.get_yaxis_transform()
         box = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1}
-        style = {"va": "center", "color": "0.4", "fontsize": "small", "bbox": box}
-        ax.text(0.02, place, "could not be fitted", transform=across, **style)
+        style |= {"transform": ax.get_yaxis_transform(), "color": "0.4", "bbox": box}
+        ax.text(0.02, place, "could not be fitted", **style)
         return
-    ax.plot([value], [place], linestyle="", **MARKS[_kind(trial)])
-    ax.annotate(
-        f"{value:.4g}",
-        (value, place),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize="small",
-        fontweight="bold" if trial.chosen else "normal",
-    )
+    ax.plot([value], [place], linestyle="", **MARKS[_kind_of_trial(trial)])
+    style |= {"xytext": (8, 0), "textcoords": "offset points"}
+    weight = "bold" if trial.chosen else "normal"
+    ax.annotate(f"{value:.4g}", (value, place), fontweight=weight, **style)
 
 
 def plot_comparison(
@@ -181,7 +167,7 @@ def plot_comparison(
     Parameters
     ----------
     results : sequence of Result
-        What `distgp.compare.compare` returns.
+        The results that `distgp.compare.compare` returns.
     metric : str, default="rmse"
         A field of `Result`: "rmse", "nlpd", "w2", "seconds" or "coverage".
     ax : Axes, optional
@@ -190,33 +176,23 @@ def plot_comparison(
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If no result has this figure.
     """
-    ax = one_axes(ax)
-    shown = {r.name: getattr(r, metric) for r in results if r.error is None}
-    values = {name: value for name, value in shown.items() if value is not None}
-    if not values:
+    shown = [result for result in results if getattr(result, metric) is not None]
+    if not shown:
         raise ValueError(f"none of these results has a {metric} to draw")
-    order = sorted(values, key=lambda name: values[name], reverse=True)
-    heights = [values[name] for name in order]
-    wide = min(heights) > 0 and max(heights) / min(heights) > 20
-    drawn = np.maximum(heights, LEAST_BAR * max(heights)) if wide else np.array(heights)
-    base = {r.name for r in results if r.baseline}
-    for bar, name in zip(ax.barh(order, drawn), order, strict=True):
-        if name in base:
-            bar.set(facecolor="0.8", edgecolor="0.4", hatch="///")
-        else:
-            bar.set(facecolor="C1" if name.startswith("full") else "C0")
+    ax = one_axes(ax)
+    shown.sort(key=lambda result: getattr(result, metric), reverse=True)
+    names, values = [r.name for r in shown], np.array([getattr(r, metric) for r in shown])
+    wide = values.min() > 0 and values.max() / values.min() > 20
+    ends = np.maximum(values, LEAST_BAR * values.max()) if wide else values
+    for bar, result in zip(ax.barh(names, ends), shown, strict=True):
+        bar.set(**BARS[_kind_of_result(result)])
     if wide:
         ax.set_xscale("log")
     else:
         ax.locator_params(axis="x", nbins=5)
-    for name, height, end in zip(order, heights, drawn, strict=True):
-        ax.annotate(f" {height:.3g}", (max(end, 0.0), name), va="center", fontsize="small")
+    for name, value, end in zip(names, values, ends, strict=True):
+        ax.annotate(f" {value:.3g}", (max(end, 0.0), name), va="center", fontsize="small")
     ax.tick_params(axis="y", labelsize="small")
     ax.set_xlabel(LABELS.get(metric, metric))
     ax.margins(x=0.18)
@@ -231,25 +207,29 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
     Parameters
     ----------
     results : sequence of Result
-        What `distgp.compare.compare` returns.
+        The results that `distgp.compare.compare` returns.
 
     Returns
     -------
     Figure
     """
     shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
+    if not shown:
+        raise ValueError("none of these results has figures to draw")
     across, rows = min(2, len(shown)), (len(shown) + 1) // 2
     height = max(2.4, 0.7 + 0.24 * sum(r.error is None for r in results))
-    size = (4.3 * across, 0.3 + rows * height)
-    figure, axes = plt.subplots(rows, across, figsize=size, layout="constrained", squeeze=False)
-    for ax in axes.flat[len(shown) :]:
-        figure.delaxes(ax)
-    for ax, metric in zip(axes.flat, shown, strict=False):
+    axes = grid_of_axes(len(shown), across, (4.3 * across, 0.3 + rows * height))
+    for ax, metric in zip(axes, shown, strict=True):
         plot_comparison(results, metric, ax)
-    if any(r.baseline and r.error is None for r in results):
-        kinds = [Patch(facecolor="C0", label="aggregator")]
-        if any(r.name.startswith("full") for r in results):
-            kinds.append(Patch(facecolor="C1", label="full GP"))
-        kinds.append(Patch(facecolor="0.8", edgecolor="0.4", hatch="///", label="baseline"))
-        figure.legend(handles=kinds, loc="outside lower center", ncols=len(kinds))
+    figure: Any = axes[0].figure
+    kinds = {_kind_of_result(result) for result in results if result.error is None}
+    if "baseline" in kinds:
+        handles = [Patch(label=kind, **BARS[kind]) for kind in BARS if kind in kinds]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
+
+
+def _kind_of_result(result: Result) -> str:
+    if result.baseline:
+        return "baseline"
+    return "full GP" if result.name.startswith("full") else "aggregator"

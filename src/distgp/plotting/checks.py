@@ -1,4 +1,4 @@
-"""Whether a model is right: its residuals, and the coverage of its intervals."""
+"""The residuals of a model, and the coverage of its intervals: whether it is right."""
 
 from __future__ import annotations
 
@@ -7,32 +7,21 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
-from distgp.estimator import GPEstimator
-from distgp.plotting.panels import (
-    Columns,
-    about_target,
-    check_target,
-    columns_of,
-    draw_points,
-    label_panels,
-    of_target,
-    one_axes,
-    panels,
-    predicted,
-    quantile,
-    rows_of,
-)
-from distgp.summary import column_names
+from distgp.aggregation import Aggregator
+from distgp.mixin import ModelMixin
+from distgp.plotting.figures import draw_points, label_panels, one_axes, panels, quantile
+from distgp.plotting.subject import Columns, Subject, predicted
 
 BINS = 10
 """Groups of rows whose mean residual is drawn."""
 
 
 def plot_residuals(
-    model: GPEstimator,
-    X: Any,
-    y: Any,
+    model: ModelMixin,
+    X: ArrayLike,
+    y: ArrayLike,
     features: Columns | None = None,
     standardize: bool = False,
     axes: Sequence[Axes] | None = None,
@@ -46,7 +35,7 @@ def plot_residuals(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X, y : array-like
         Rows and their targets.
@@ -64,38 +53,30 @@ def plot_residuals(
     -------
     list of Axes
         The first is against the predictions.
-
-    Raises
-    ------
-    ValueError
-        If y has another shape than the predictions, or a column, the target or the number of Axes is
-        not what it should be.
     """
-    rows = rows_of(model, X)
-    check_target(model, target)
-    chosen = columns_of(model, features)
-    mean, std, y = (of_target(v, target) for v in _checked(model, rows, y))
-    residuals = (y - mean) / std if standardize else y - mean
-    drawn = panels(1 + len(chosen), axes)
+    shown = Subject.of(model, features, target)
+    rows = shown.rows(X)
+    mean, std, observed = map(shown.of_target, _checked(model, rows, y))
+    residuals = (observed - mean) / std if standardize else observed - mean
+    drawn = panels(1 + len(shown.columns), axes)
     inside = 100.0 * float(np.mean(np.abs(residuals) <= 2.0))
-    for ax, x in zip(drawn, [mean, *rows.T[chosen]], strict=True):
+    for ax, x in zip(drawn, [mean, *rows.T[shown.columns]], strict=True):
         if standardize:
             label = f"±2, with {inside:.1f} % of the rows (expected: 95.4 %)"
             ax.axhspan(-2.0, 2.0, color="C0", alpha=0.15, linewidth=0, label=label)
         draw_points(ax, x, residuals, "rows", color="C0", alpha=0.5)
         ax.axhline(0.0, color="0.3", linewidth=1)
         ax.plot(*_binned(x, residuals), "o-", color="C1", markersize=3, label="means of groups")
-    names = ["prediction", *(column_names(model)[feature] for feature in chosen)]
-    kind = "standardised residual" if standardize else "residual"
-    label_panels(drawn, names, about_target(model, target, kind), axes is None)
+    ylabel = shown.label("standardised residual" if standardize else "residual")
+    label_panels(drawn, ["prediction", *shown.names], ylabel, axes is None)
     return drawn
 
 
 def plot_calibration(
-    model: GPEstimator,
-    X: Any,
-    y: Any,
-    aggregation: Any = None,
+    model: ModelMixin,
+    X: ArrayLike,
+    y: ArrayLike,
+    aggregation: str | Aggregator | None = None,
     latent: bool = False,
     label: str | None = None,
     ax: Axes | None = None,
@@ -106,7 +87,7 @@ def plot_calibration(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X, y : array-like
         Test rows and their targets.
@@ -122,17 +103,12 @@ def plot_calibration(
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If y has another shape than the predictions.
     """
     options = {} if aggregation is None else {"aggregation": aggregation}
-    mean, std, y = _checked(model, X, y, latent=latent, **options)
+    mean, std, truth = _checked(model, X, y, latent=latent, **options)
     ax = one_axes(ax, (4.8, 4.8))
     nominal = np.linspace(0.02, 0.98, 49)
-    distance = np.abs(y - mean) / std
+    distance = np.abs(truth - mean) / std
     observed = [(distance <= quantile(p)).mean() for p in nominal]
     if not any(line.get_label() == "honest" for line in ax.lines):
         ax.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="honest")
@@ -144,18 +120,18 @@ def plot_calibration(
 
 
 def _checked(
-    model: GPEstimator, X: Any, y: Any, **options: Any
+    model: ModelMixin, X: ArrayLike, y: ArrayLike, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, standard deviations, and targets of the same shape."""
-    y = np.asarray(y, dtype=np.float64)
+    """Return means, standard deviations, and targets of the same shape."""
+    targets = np.asarray(y, dtype=np.float64)
     mean, std = predicted(model, X, **options)
-    if y.shape != mean.shape:
-        raise ValueError(f"expected y of shape {mean.shape}, got {y.shape}")
-    return mean, std, y
+    if targets.shape != mean.shape:
+        raise ValueError(f"expected y of shape {mean.shape}, got {targets.shape}")
+    return mean, std, targets
 
 
 def _binned(x: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The means of x and of the values in groups of rows with neighbouring x; equal x stay together."""
+    """Return the means of x and of the values in groups of rows with neighbouring or equal x."""
     edges = np.unique(np.quantile(x, np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
     group = np.searchsorted(edges, x, side="right")
     counts = np.bincount(group)

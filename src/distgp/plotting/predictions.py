@@ -1,40 +1,24 @@
-"""What a model predicts, along one input at a time."""
+"""Predictions along one input at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 from sklearn.inspection import partial_dependence
 
-from distgp.estimator import GPEstimator
-from distgp.plotting.panels import (
-    BAND,
-    Columns,
-    about_target,
-    check_model,
-    check_target,
-    columns_of,
-    draw_points,
-    label_panels,
-    made_up,
-    of_target,
-    one_axes,
-    panels,
-    predicted,
-    quantile,
-    rows_of,
-)
-from distgp.summary import column_names
+from distgp.mixin import ModelMixin
+from distgp.plotting.figures import BAND, draw_points, label_panels, one_axes, panels, quantile
+from distgp.plotting.subject import Columns, Subject, predicted, quietly
 
 
 def plot_prediction(
-    model: GPEstimator,
-    X: Any = None,
-    y: Any = None,
-    grid: Any = None,
+    model: ModelMixin,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    grid: ArrayLike | None = None,
     latent: bool = False,
     ax: Axes | None = None,
     target: int = 0,
@@ -43,7 +27,7 @@ def plot_prediction(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X, y : array-like, optional
         Observations to draw as points.
@@ -59,42 +43,34 @@ def plot_prediction(
     Returns
     -------
     Axes
-
-    Raises
-    ------
-    ValueError
-        If the model has more than one input, or neither X nor a grid is given.
     """
-    check_model(model)
-    check_target(model, target)
+    shown = Subject.of(model, target=target)
     if model.n_features_in_ != 1:
         raise ValueError(
             f"plot_prediction draws models with one input, this one has {model.n_features_in_}: use "
             "plot_slices or plot_partial_dependence"
         )
-    if X is not None:
-        X = rows_of(model, np.reshape(X, (-1, 1)) if np.ndim(X) == 1 else X)[:, 0]
+    x = None if X is None else shown.rows(np.reshape(X, (-1, 1)) if np.ndim(X) == 1 else X)[:, 0]
     if grid is None:
-        if X is None:
+        if x is None:
             raise ValueError("give X or a grid, to know where to draw")
-        low, high = X.min(), X.max()
-        margin = 0.05 * (high - low)
-        grid = np.linspace(low - margin, high + margin, 400)
-    grid = np.ravel(np.asarray(grid, dtype=np.float64))
+        margin = 0.05 * (x.max() - x.min())
+        grid = np.linspace(x.min() - margin, x.max() + margin, 400)
     ax = one_axes(ax)
-    if X is not None and y is not None:
-        draw_points(ax, X, of_target(np.asarray(y), target))
-    _band(ax, model, grid, grid[:, None], latent, target)
-    ax.set(xlabel=column_names(model)[0], ylabel=about_target(model, target, "prediction"))
+    if x is not None and y is not None:
+        draw_points(ax, x, shown.of_target(np.asarray(y)))
+    points = np.reshape(np.asarray(grid, dtype=np.float64), (-1, 1))
+    _draw_band(ax, shown, points[:, 0], points, latent)
+    ax.set(xlabel=shown.names[0], ylabel=shown.label("prediction"))
     ax.legend()
     return ax
 
 
 def plot_slices(
-    model: GPEstimator,
-    X: Any,
+    model: ModelMixin,
+    X: ArrayLike,
     features: Columns | None = None,
-    at: Any = None,
+    at: ArrayLike | None = None,
     latent: bool = False,
     axes: Sequence[Axes] | None = None,
     target: int = 0,
@@ -103,7 +79,7 @@ def plot_slices(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X : array-like
         Rows that give each input's range.
@@ -121,33 +97,26 @@ def plot_slices(
     Returns
     -------
     list of Axes
-
-    Raises
-    ------
-    ValueError
-        If a column, the target or the number of Axes is not what it should be.
     """
-    rows = rows_of(model, X)
-    check_target(model, target)
-    chosen = columns_of(model, features)
+    shown = Subject.of(model, features, target)
+    rows = shown.rows(X)
     still = np.median(rows, axis=0) if at is None else np.ravel(np.asarray(at, dtype=np.float64))
     if len(still) != rows.shape[1]:
         raise ValueError(f"expected `at` to have {rows.shape[1]} values, got {len(still)}")
-    drawn = panels(len(chosen), axes)
-    for ax, feature in zip(drawn, chosen, strict=True):
-        grid = _range(rows[:, feature], 200)
+    drawn = panels(len(shown.columns), axes)
+    for ax, column in zip(drawn, shown.columns, strict=True):
+        grid = _range(rows[:, column], 200)
         points = np.tile(still, (len(grid), 1))
-        points[:, feature] = grid
-        _band(ax, model, grid, points, latent, target)
-    names = [column_names(model)[feature] for feature in chosen]
+        points[:, column] = grid
+        _draw_band(ax, shown, grid, points, latent)
     title = "other columns at their medians" if at is None else "other columns held still"
-    label_panels(drawn, names, about_target(model, target, "prediction"), axes is None, title)
+    label_panels(drawn, shown.names, shown.label("prediction"), axes is None, title)
     return drawn
 
 
 def plot_partial_dependence(
-    model: GPEstimator,
-    X: Any,
+    model: ModelMixin,
+    X: ArrayLike,
     features: Columns | None = None,
     sample: int = 200,
     random_state: int = 0,
@@ -158,7 +127,7 @@ def plot_partial_dependence(
 
     Parameters
     ----------
-    model : GPEstimator
+    model : ModelMixin
         A fitted model.
     X : array-like
         Rows to sample from.
@@ -176,42 +145,33 @@ def plot_partial_dependence(
     Returns
     -------
     list of Axes
-
-    Raises
-    ------
-    ValueError
-        If a column, the target or the number of Axes is not what it should be.
     """
-    rows = rows_of(model, X)
-    check_target(model, target)
-    chosen = columns_of(model, features)
+    shown = Subject.of(model, features, target)
+    rows = shown.rows(X)
     some = rows[np.random.default_rng(random_state).permutation(len(rows))[:sample]]
-    drawn = panels(len(chosen), axes)
-    for ax, feature in zip(drawn, chosen, strict=True):
-        grid = _range(rows[:, feature], 40)
-        with made_up():
+    drawn = panels(len(shown.columns), axes)
+    for ax, column in zip(drawn, shown.columns, strict=True):
+        grid = _range(rows[:, column], 40)
+        with quietly():
             found = partial_dependence(
-                model, some, [feature], kind="both", custom_values={feature: grid}
+                model, some, [column], kind="both", custom_values={column: grid}
             )
         low, high = np.quantile(found["individual"][target], [0.05, 0.95], axis=0)
         ax.fill_between(grid, low, high, color="C0", alpha=0.2, label="90 % of rows")
         ax.plot(grid, found["average"][target], color="C0", label="mean over rows")
-    names = [column_names(model)[feature] for feature in chosen]
-    label_panels(drawn, names, about_target(model, target, "partial dependence"), axes is None)
+    label_panels(drawn, shown.names, shown.label("partial dependence"), axes is None)
     return drawn
 
 
-def _band(
-    ax: Axes, model: GPEstimator, x: np.ndarray, points: np.ndarray, latent: bool, target: int
-) -> None:
-    """The prediction at some points, drawn over the coordinate x."""
-    with made_up():
-        mean, std = (of_target(v, target) for v in predicted(model, points, latent=latent))
+def _draw_band(ax: Axes, shown: Subject, x: np.ndarray, points: np.ndarray, latent: bool) -> None:
+    """Draw the prediction at some points over the coordinate x."""
+    found = predicted(shown.model, points, made_up=True, latent=latent)
+    mean, std = map(shown.of_target, found)
     half, label = quantile(BAND) * std, f"90 % of {'f' if latent else 'y'}"
     ax.fill_between(x, mean - half, mean + half, color="C0", alpha=0.25, label=label)
     ax.plot(x, mean, color="C0", label="mean")
 
 
 def _range(values: np.ndarray, size: int) -> np.ndarray:
-    """Evenly spaced points over the range of the values, without the outermost 2 % of them."""
+    """Return evenly spaced points over the range of the values, without the outermost 2 % of them."""
     return np.linspace(float(np.quantile(values, 0.01)), float(np.quantile(values, 0.99)), size)

@@ -1,4 +1,4 @@
-"""How training went, round by round."""
+"""The objective and the hyperparameters of training, round by round."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from distgp.estimator import GPEstimator
+from distgp.experts import Parameters
 from distgp.kernels import Constant, Linear, Product, Scale, Sum
-from distgp.plotting.panels import check_model, check_target, given_axes, short
+from distgp.mixin import ModelMixin
+from distgp.plotting.figures import given_axes, short
+from distgp.plotting.subject import check_model
 from distgp.summary import column_names
 from distgp.training import TrainingResult
 from distgp.training.base import Round
@@ -28,11 +30,11 @@ COLORS = (*(f"C{i}" for i in (0, 1, 2, 3, 4, 5, 6, 8, 9)), "0.15")
 BY_COLUMN = ("lengthscale", "period")
 """Hyperparameters that are measured along columns, by the last part of their names."""
 DEVIATIONS = {Constant: "offset sd", Linear: "slope sd"}
-"""What the root of a kernel's variance is called, where it is not "signal sd"."""
+"""The name of the root of a kernel's variance, where it is not "signal sd"."""
 
 
 def plot_training(
-    model: GPEstimator | TrainingResult, axes: Sequence[Axes] | None = None, target: int = 0
+    model: ModelMixin | TrainingResult, axes: Sequence[Axes] | None = None, target: int = 0
 ) -> list[Axes]:
     """Draw the objective and the hyperparameters, round by round, of accepted rounds.
 
@@ -44,7 +46,7 @@ def plot_training(
 
     Parameters
     ----------
-    model : GPEstimator or TrainingResult
+    model : ModelMixin or TrainingResult
         A fitted model, or its attribute `training_`. Of a model, lengthscales are in standard deviations of
         their columns, which makes them comparable, and noise and signal are in units of the target; of
         a `TrainingResult` all are in the units that were trained in, and columns have numbers.
@@ -58,23 +60,21 @@ def plot_training(
     -------
     list of Axes
         Of objective, lengthscales, and noise and signal.
-
-    Raises
-    ------
-    ValueError
-        If the model was not trained, or no round was accepted.
     """
-    result, names, unit = _trained(model, target)
+    result, names, unit, standardised = _trained(model, target)
     rounds = [round_ for round_ in result.history if round_.accepted]
     if not rounds:
         raise ValueError("training took no step, so there is nothing to draw")
     traces = list(_traces(result, rounds, names, unit))
-    lengths = sorted((t for t in traces if t.by_column), key=lambda t: t.values[-1])
-    others = sorted((t for t in traces if not t.by_column), key=lambda t: t.kind != "noise sd")
-    drawn = _figure() if axes is None else given_axes(3, axes)
+    lengths = sorted((t for t in traces if t.kind in BY_COLUMN), key=lambda t: t.values[-1])
+    others = [t for t in traces if t.kind not in BY_COLUMN]
+    others.sort(key=lambda t: t.kind != "noise sd")
+    if axes is None:  # objective and deviations, and below them lengthscales with a long legend
+        made = plt.subplot_mosaic("OD;LL", figsize=(8.4, 5.8), layout="constrained")[1]
+        axes = [made[name] for name in "OLD"]
+    drawn = given_axes(3, axes)
     _draw_objective(drawn[0], result, rounds)
     numbers = [round_.number for round_ in rounds]
-    standardised = not isinstance(model, TrainingResult) and getattr(model, "normalize", False)
     lengthscale = "lengthscale, in sd of the column" if standardised else "lengthscale"
     deviation = "sd" if isinstance(model, TrainingResult) else "sd, in units of the target"
     _draw_traces(drawn[1], numbers, lengths, lengthscale)
@@ -84,88 +84,75 @@ def plot_training(
 
 @dataclass(frozen=True, eq=False)
 class _Trace:
-    """One hyperparameter in every round: what it is, of which kernel, and along which column."""
+    """The values of one hyperparameter in every round; a lengthscale has the name of its column alone."""
 
     kind: str
-    factor: str
-    column: str | None
+    kernel: str
+    name: str
     values: np.ndarray
 
-    @property
-    def by_column(self) -> bool:
-        return self.kind in BY_COLUMN
 
-    @property
-    def name(self) -> str:
-        """What it is called in its panel: a lengthscale by its column alone."""
-        parts = ["" if self.kind == "lengthscale" else self.kind, short(self.column or "")]
-        return " ".join(filter(None, parts))
-
-
-def _trained(model: Any, target: int) -> tuple[TrainingResult, Sequence[str] | None, float]:
-    """The training, the names of the columns, and the scale of the target."""
+def _trained(
+    model: ModelMixin | TrainingResult, target: int
+) -> tuple[TrainingResult, Sequence[str] | None, float, bool]:
+    """Return the training, names of columns, the target's scale, and whether columns are standardised."""
     if isinstance(model, TrainingResult):
-        return model, None, 1.0
-    check_model(model)
-    check_target(model, target)
-    one = model.models_[target]
+        return model, None, 1.0, False
+    one = check_model(model, target).model_.targets[target]
     if one.training is None:
         raise ValueError(
             "this model was fitted with training=None, so there are no rounds to draw: leave `training` at "
             "its default"
         )
-    return one.training, column_names(model), float(one.scaling.y_scale)
-
-
-def _figure() -> list[Axes]:
-    """Objective and deviations side by side, and below them the lengthscales with a long legend."""
-    made = plt.subplot_mosaic("OD;LL", figsize=(8.4, 5.8), layout="constrained")[1]
-    return [made[name] for name in "OLD"]
+    normalize = bool(model.get_params(deep=False)["normalize"])
+    return one.training, column_names(model.model_.schema), float(one.scaling.y_scale), normalize
 
 
 def _traces(
     result: TrainingResult, rounds: Sequence[Round], names: Sequence[str] | None, unit: float
 ) -> Iterator[_Trace]:
-    """All hyperparameters; variances as standard deviations in the unit given."""
+    """Yield all hyperparameters; variances as standard deviations in the unit given."""
     for path in rounds[0].hyperparameters:
         values = np.array([round_.hyperparameters[path] for round_ in rounds])
         owner, kind = _owner(result.parameters, path), path.rpartition(".")[2]
         if kind in ("noise", "variance"):
             values = unit * np.sqrt(values)
             kind = "noise sd" if kind == "noise" else DEVIATIONS.get(type(owner), "signal sd")
-        columns: Sequence[str | None] = [None]
+        columns: Sequence[str] = [""]
         if kind in BY_COLUMN or values.shape[1] > 1:
             columns = _columns(owner, values.shape[1], names)
         for column, line in zip(columns, values.T, strict=True):
-            yield _Trace(kind, _called(owner), column, line)
+            name = f"{'' if kind == 'lengthscale' else kind} {short(column)}".strip()
+            yield _Trace(kind, short(_kernel_name(owner)), name, line)
 
 
-def _owner(parameters: Any, path: str) -> Any:
-    """The kernel that a parameter belongs to, by a path such as "kernel.kernels.0.lengthscale"."""
-    found = parameters
+def _owner(parameters: Parameters, path: str) -> object:
+    """Return the kernel that a parameter belongs to, by a path such as "kernel.kernels.0.lengthscale"."""
+    found: Any = parameters
     for part in path.split(".")[:-1]:
         found = found[int(part)] if part.isdigit() else getattr(found, part)
     return found
 
 
-def _called(kernel: Any) -> str:
-    """A kernel's class, or those that it is made of."""
+def _kernel_name(kernel: object) -> str:
+    """Return a kernel's class, or those that it is made of."""
     if isinstance(kernel, Scale):
-        return _called(kernel.kernel)
+        return _kernel_name(kernel.kernel)
     if isinstance(kernel, Sum | Product):
         sign = " + " if isinstance(kernel, Sum) else " × "
-        return sign.join(_called(child) for child in kernel.kernels)
+        return sign.join(_kernel_name(child) for child in kernel.kernels)
     return type(kernel).__name__
 
 
-def _columns(kernel: Any, count: int, names: Sequence[str] | None) -> Sequence[str]:
-    """The columns that each of `count` values belongs to; one value may belong to several columns."""
-    active = getattr(kernel, "active_dims", None)
+def _columns(kernel: object, count: int, names: Sequence[str] | None) -> Sequence[str]:
+    """Name the columns that each of `count` values belongs to; one value may belong to several."""
+    active: Any = getattr(kernel, "active_dims", None)
+    shared: Any = getattr(kernel, "shared", None)
     if active is None and count == 1 and (names is None or len(names) > 1):
         return ["all columns"]
-    numbers = range(count if names is None else len(names)) if active is None else active
-    found = [f"x{i}" if names is None else names[i] for i in numbers]
-    shared = getattr(kernel, "shared", None)
+    width = len(names) if names is not None else count if shared is None else len(shared)
+    places = range(width) if active is None else active
+    found = [f"x{i}" if names is None else names[i] for i in places]
     if shared is not None:
         owners = [[n for n, i in zip(found, shared, strict=True) if i == k] for k in range(count)]
         return [own[0] if len(own) == 1 else own[0].split("=")[0] for own in owners]
@@ -173,14 +160,14 @@ def _columns(kernel: Any, count: int, names: Sequence[str] | None) -> Sequence[s
 
 
 def _draw_objective(ax: Axes, result: TrainingResult, rounds: Sequence[Round]) -> None:
-    last = len(result.history) if result.last_stage is None else result.last_stage
-    before = len(result.history) - last
-    stages = [round_.number > before for round_ in rounds]
-    for now, color, label in ((True, "C0", "last stage"), (False, "0.6", "earlier stages")):
-        own = [round_ for round_, late in zip(rounds, stages, strict=True) if late is now]
+    """Draw the objective, that of earlier stages in grey."""
+    before = 0 if result.last_stage is None else len(result.history) - result.last_stage
+    late = [round_ for round_ in rounds if round_.number > before]
+    early = [round_ for round_ in rounds if round_.number <= before]
+    for own, color, label in ((late, "C0", "last stage"), (early, "0.6", "earlier stages")):
         if own:
             ax.plot([r.number for r in own], [r.objective for r in own], color=color, label=label)
-    if not all(stages):
+    if early:
         ax.legend(fontsize="small")
     ax.set(xlabel="round", ylabel="objective (lower is better)")
 
@@ -209,10 +196,9 @@ def _draw_traces(ax: Axes, numbers: Sequence[int], traces: Sequence[_Trace], yla
 
 
 def _labels(traces: Sequence[_Trace]) -> list[str]:
-    """The names of the traces; where some are alike, with the kernel, and if need be with a number."""
+    """Name the traces; where some are alike, with the kernel, and if need be with a number."""
     found = [trace.name for trace in traces]
-    kernels, numbers = [short(t.factor) for t in traces], range(1, len(traces) + 1)
-    for more in (kernels, numbers):
+    for more in ([trace.kernel for trace in traces], range(1, len(traces) + 1)):
         alike = {name for name, times in Counter(found).items() if times > 1}
         pairs = zip(found, more, strict=True)
         found = [f"{name}, {extra}" if name in alike else name for name, extra in pairs]
@@ -220,7 +206,7 @@ def _labels(traces: Sequence[_Trace]) -> list[str]:
 
 
 def _scale(ax: Axes, values: np.ndarray) -> None:
-    """A logarithmic axis, with ticks in plain numbers where they are few, where values differ much."""
+    """Make the axis logarithmic where values differ much, with ticks in plain numbers if they are few."""
     ratio = values.max() / values.min()
     if ratio < 10:
         return

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,26 +30,25 @@ except ImportError as error:  # pragma: no cover - depends on the installation
         "serving needs FastAPI and uvicorn, which are not installed: pip install 'distgp[serve]'"
     ) from error
 
-from distgp._version import __version__
-from distgp.data.column import Column
+from distgp import DistributedGPRegressor, SparseGridGP, __version__, load
 from distgp.data.encoding import Columns
-from distgp.data.table import TableError
-from distgp.estimator import GPEstimator, load
-from distgp.regressor import DistributedGPRegressor, unnamed
-from distgp.serve.rows import arrow_rows, json_rows, one_line, refused, whole_body
-from distgp.summary import column_names, summary
+from distgp.regressor import unnamed
+from distgp.serve.rows import arrow_rows, finite_inputs, json_rows, one_line, refused, whole_body
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 MOST_ROWS, MOST_BYTES = 100_000, 2**26
+CORES = os.cpu_count() or 1
 PATIENCE = 30
 """Seconds that running requests have to finish once the server is told to end."""
+OUTPUTS = ("mean", "std", "lower", "upper")
+Model: TypeAlias = DistributedGPRegressor | SparseGridGP
 
 _told: ContextVar[list[str] | None] = ContextVar("told", default=None)
 """The warnings of the prediction that this thread works on."""
 
 
 def app(
-    model: GPEstimator,
+    model: Model,
     max_rows: int = MOST_ROWS,
     max_bytes: int = MOST_BYTES,
     at_once: int | None = None,
@@ -74,7 +73,8 @@ def app(
     api = FastAPI(lifespan=_warnings_kept, openapi_url=None)
     api.add_exception_handler(RequestValidationError, _bad_options)
     api.add_exception_handler(Exception, _internal_error)
-    about = _about(model) | {"max_rows": max_rows, "max_bytes": max_bytes}
+    columns = model.model_.schema.columns or Columns.of_numbers(model.summary().columns)
+    about = _about(model, columns) | {"max_rows": max_rows, "max_bytes": max_bytes}
     slots = asyncio.Semaphore(at_once or _predictions_at_once())
 
     @api.get("/health")
@@ -92,12 +92,12 @@ def app(
         interval: Annotated[float | None, Query(gt=0, lt=1)] = None,
         unknown: Literal["refuse", "new"] | None = None,
     ) -> Response:
-        form = _form(request)
-        read, write = _READERS[form], _WRITERS[_answered_form(form, request)]
+        read, write = _forms(request)
 
         def work() -> Response:
-            rows = read(body, _columns(model), max_rows)
-            return write(*_predicted(model, _inputs(model, rows, unknown), latent, interval))
+            rows = read(body, columns, max_rows)
+            X = finite_inputs(rows, columns, unknown or getattr(model, "unknown", "refuse"))
+            return write(*_predicted(model, X, latent, interval))
 
         try:
             body = await whole_body(request, max_bytes)
@@ -142,7 +142,7 @@ def serve(
     """
     at_once = at_once or _predictions_at_once()
     # Predictions that each had threads for all cores would spend their time waiting for each other's.
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), _cores() // at_once)))
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), CORES // at_once)))
     api = app(load(path, device), at_once=at_once, **limits)
     config = uvicorn.Config(
         api, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
@@ -154,17 +154,13 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
 def _predictions_at_once() -> int:
-    """√cores, rounded up: short requests do not wait for a long one, which still gets several cores."""
-    return math.isqrt(_cores() - 1) + 1
+    """Return √cores, rounded up: short requests need not wait for a long one, which has several cores."""
+    return math.isqrt(CORES - 1) + 1
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections."""
+    """Open a socket that accepts connections."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
@@ -179,98 +175,63 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-# What a request holds.
+def _forms(request: Request) -> tuple[Callable[..., pa.Table], Callable[..., Response]]:
+    """Return the reader of a request's content type, and the writer of the answer's.
 
-
-def _form(request: Request) -> str:
-    """The content type of a request, JSON or Arrow."""
+    The answer has the first of our content types that the client names, or that of the request.
+    """
     given = request.headers.get("content-type", "")
     form = given.partition(";")[0].strip().lower()
     if form not in _READERS:
         raise refused(415, f"expected the content type {JSON} or {ARROW}, got {given!r}")
-    return form
-
-
-def _answered_form(form: str, request: Request) -> str:
-    """The content type of the answer: the first of ours that the client names, or the request's."""
     accepted = request.headers.get("accept", "").lower()
-    return next((other for other in _READERS if other in accepted), form)
-
-
-# What the model makes of it.
-
-
-def _columns(model: GPEstimator) -> Columns:
-    """The columns that a model needs; x0, x1, … where it was fitted to an array without names."""
-    if (columns := getattr(model, "table_", None)) is not None:
-        return columns
-    return Columns("", tuple(Column(name, "number") for name in column_names(model)))
-
-
-def _inputs(model: GPEstimator, rows: pa.Table, unknown: str | None) -> np.ndarray:
-    """The numbers of a table's rows as the model's own encoder makes them, all of them finite."""
-    columns = _columns(model)
-    try:
-        X = columns.matrix(rows, unknown or getattr(model, "unknown", "refuse"))
-    except TableError as error:
-        raise refused(422, str(error).replace("--unknown-categories ", "?unknown=")) from None
-    except (pa.ArrowException, KeyError) as error:  # pyarrow has types without a class in Python
-        raise refused(422, f"a column does not hold what it held in fitting: {error}") from None
-    bad = ~np.isfinite(X)
-    if bad.any():
-        counts = {name: int(bad[:, at].any(1).sum()) for name, at in columns.places.items()}
-        listed = ", ".join(f"{count} in {name!r}" for name, count in counts.items() if count)
-        raise refused(
-            422,
-            f"{int(bad.any(1).sum())} of {len(X)} rows have missing or infinite values ({listed}): fill "
-            "them, or leave those rows out",
-        )
-    return X
-
-
-def _within_range(predict: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """A prediction; values that are too large to compute with are the client's to mend."""
-    try:
-        return unnamed(predict, *arguments, **options)
-    except ValueError as error:
-        raise refused(422, str(error)) from error
+    answered = next((other for other in _READERS if other in accepted), form)
+    return _READERS[form], _WRITERS[answered]
 
 
 def _predicted(
-    model: GPEstimator, X: np.ndarray, latent: bool, interval: float | None
+    model: Model, X: np.ndarray, latent: bool, interval: float | None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Mean, std and the ends of the interval for each row, and the model's warnings about them."""
+    """Return mean, std and the ends of the interval for each row, and the model's warnings about them."""
     told: list[str] = []
     _told.set(told)
-    if interval is not None and isinstance(model, DistributedGPRegressor):
-        values = _within_range(model.predict_with_interval, X, interval, latent=latent)
-    else:
-        predict: Any = model.predict  # pyright: ignore[reportAttributeAccessIssue]
-        mean, std = _within_range(predict, X, return_std=True, latent=latent)
-        half = NormalDist().inv_cdf(0.5 + (interval or 0.0) / 2) * std
-        values = mean, std, mean - half, mean + half
-    names = ("mean", "std") if interval is None else ("mean", "std", "lower", "upper")
-    found: dict[str, np.ndarray] = dict(zip(names, values, strict=False))
-    finite = np.isfinite(np.stack(list(found.values()), axis=1)).reshape(len(X), -1).all(1)
+    try:
+        values = _predictions(model, X, latent, interval)
+    except ValueError as error:  # values too large to compute with are the client's to mend
+        raise refused(422, str(error)) from error
+    finite = np.isfinite(np.stack(values, axis=1)).reshape(len(X), -1).all(1)
     if not finite.all():
         raise refused(
             422,
             f"no finite interval for {int((~finite).sum())} of {len(X)} rows: calibration had too few rows "
             "for so wide an interval",
         )
-    return found, told
+    return dict(zip(OUTPUTS, values, strict=False)), told
+
+
+def _predictions(
+    model: Model, X: np.ndarray, latent: bool, interval: float | None
+) -> tuple[np.ndarray, ...]:
+    """Return mean and std, and the ends of the interval where one is asked for."""
+    if interval is not None and isinstance(model, DistributedGPRegressor):
+        return unnamed(model.predict_with_interval, X, interval, latent=latent)
+    mean, std = unnamed(model.predict, X, return_std=True, latent=latent)
+    if interval is None:
+        return mean, std
+    half = NormalDist().inv_cdf(0.5 + interval / 2) * std
+    return mean, std, mean - half, mean + half
 
 
 @asynccontextmanager
 async def _warnings_kept(api: FastAPI) -> AsyncIterator[None]:
-    """While the server runs, distgp's warnings go to the answer of the prediction that they are about.
+    """Put distgp's warnings into the answer of the prediction that they are about, while the server runs.
 
     Python's own way to record them, `catch_warnings`, would mix up those of different threads.
     """
     del api
     show = warnings.showwarning
 
-    def keep(message: Any, category: type[Warning], *details: Any) -> None:
+    def keep(message: Warning | str, category: type[Warning], *details: Any) -> None:
         told = _told.get()
         if told is not None and category.__module__.startswith("distgp"):
             told.append(one_line(str(message)))
@@ -284,16 +245,13 @@ async def _warnings_kept(api: FastAPI) -> AsyncIterator[None]:
         yield
 
 
-# What is answered.
-
-
 def _json_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
     lists: dict[str, Any] = {name: values.tolist() for name, values in found.items()}
     return Response(json.dumps(lists | {"warnings": told}), media_type=JSON)
 
 
 def _arrow_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
-    """A stream with one column each, of lists where there are several targets."""
+    """Answer with a stream of one column each, of lists where there are several targets."""
     table = pa.table({name: _column(values) for name, values in found.items()})
     table = table.replace_schema_metadata({"warnings": json.dumps(told)})
     out = pa.BufferOutputStream()
@@ -311,9 +269,14 @@ _READERS = {JSON: json_rows, ARROW: arrow_rows}
 _WRITERS = {JSON: _json_answer, ARROW: _arrow_answer}
 
 
-def _about(model: GPEstimator) -> dict[str, Any]:
-    """What a client needs to know of a model."""
-    targets = summary(model).targets
+def _about(model: Model, columns: Columns) -> dict[str, Any]:
+    """Describe a model and its columns to a client."""
+    targets = model.summary().targets
+    listed: list[dict[str, Any]] = []
+    for column in columns.inputs:
+        listed.append({"name": column.name, "kind": "boolean" if column.boolean else column.kind})
+        if column.kind == "category":
+            listed[-1]["categories"] = column.categories
     return {
         "distgp": __version__,
         "estimator": type(model).__name__,
@@ -321,14 +284,8 @@ def _about(model: GPEstimator) -> dict[str, Any]:
         "aggregation": targets[0].aggregation,
         "rows": targets[0].rows,
         "targets": [target.target for target in targets],
-        "columns": [_about_column(column) for column in _columns(model).inputs],
+        "columns": listed,
     }
-
-
-def _about_column(column: Column) -> dict[str, Any]:
-    kind = "boolean" if column.boolean else column.kind
-    categories = {"categories": column.categories} if column.kind == "category" else {}
-    return {"name": column.name, "kind": kind, **categories}
 
 
 def _bad_options(request: Request, error: Exception) -> Response:

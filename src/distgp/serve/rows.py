@@ -1,12 +1,12 @@
-"""The rows of a request: whatever a client sends becomes a table, or a clear refusal."""
+"""The rows of a request: whatever a client sends becomes a table of numbers, or a clear refusal."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from fastapi import HTTPException, Request
 
@@ -18,17 +18,17 @@ LONGEST_DETAIL = 1_000
 
 
 def refused(status: int, text: str) -> HTTPException:
-    """The answer to a request that cannot be served, with what was expected, what came, and the remedy."""
+    """Return the answer to a request that cannot be served: what was expected, what came, the remedy."""
     return HTTPException(status, one_line(text))
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks, cut where it is very long."""
+    """Return a text without line breaks, cut where it is very long."""
     return " ".join(text[:LONGEST_DETAIL].split()) + ("…" if len(text) > LONGEST_DETAIL else "")
 
 
 async def whole_body(request: Request, max_bytes: int) -> bytearray:
-    """The bytes of a request, refused as soon as they are known to be too many."""
+    """Read the bytes of a request, refused as soon as they are known to be too many."""
     too_long = refused(
         413, f"expected at most {max_bytes:,} bytes, got more: send the rows in several requests"
     )
@@ -43,7 +43,7 @@ async def whole_body(request: Request, max_bytes: int) -> bytearray:
 
 
 def json_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
-    """The rows of a JSON request."""
+    """Read the rows of a JSON request."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -72,7 +72,7 @@ def json_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
     return pa.table(arrays, names=names)
 
 
-def _check_row(row: Any, which: str, names: Sequence[str]) -> None:
+def _check_row(row: object, which: str, names: Sequence[str]) -> None:
     """Refuse a row that lacks columns."""
     if isinstance(row, dict):
         if lacking := [name for name in names if name not in row]:
@@ -87,8 +87,8 @@ def _check_row(row: Any, which: str, names: Sequence[str]) -> None:
         )
 
 
-def _array(name: str, values: list[Any]) -> pa.Array:
-    """The values of one column, of the type that fits them all."""
+def _array(name: str, values: list[object]) -> pa.Array:
+    """Return the values of one column, of the type that fits them all."""
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -100,7 +100,7 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 def arrow_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
-    """The rows of an Arrow IPC stream: checked, since offsets that point elsewhere would be followed."""
+    """Read the rows of an Arrow IPC stream, checked: offsets that point elsewhere would be followed."""
     try:
         buffer = pa.py_buffer(body)
         for message in pa.ipc.MessageReader.open_stream(buffer):
@@ -128,8 +128,28 @@ def arrow_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
     return rows
 
 
-def _is_compressed(message: Any) -> bool:
-    """Whether a message's buffers are compressed, so that a few bytes may stand for very many.
+def finite_inputs(rows: pa.Table, columns: Columns, unknown: str) -> np.ndarray:
+    """Return the numbers that the model's own encoder makes of rows, all of them finite."""
+    try:
+        X = columns.matrix(rows, unknown)
+    except TableError as error:
+        raise refused(422, str(error).replace("--unknown-categories ", "?unknown=")) from None
+    except (pa.ArrowException, KeyError) as error:  # pyarrow has types without a class in Python
+        raise refused(422, f"a column does not hold what it held in fitting: {error}") from None
+    bad = ~np.isfinite(X)
+    if bad.any():
+        counts = {name: int(bad[:, at].any(1).sum()) for name, at in columns.places.items()}
+        listed = ", ".join(f"{count} in {name!r}" for name, count in counts.items() if count)
+        raise refused(
+            422,
+            f"{int(bad.any(1).sum())} of {len(X)} rows have missing or infinite values ({listed}): fill "
+            "them, or leave those rows out",
+        )
+    return X
+
+
+def _is_compressed(message: pa.Message) -> bool:
+    """Return whether a message's buffers are compressed, so that a few bytes may stand for very many.
 
     pyarrow tells only by decompressing them. In Arrow's Message.fbs the header is field 2 of a message, the
     batch field 1 of a dictionary, and the compression field 3 of a batch.
@@ -141,7 +161,7 @@ def _is_compressed(message: Any) -> bool:
 
 
 def _subtable(flat: bytes, table: int, field: int) -> int:
-    """Where the table in a field of another table begins in a flatbuffer; 0 where it is not there."""
+    """Return the place in a flatbuffer of the table in a field of another table; 0 where there is none."""
     vtable = table - struct.unpack_from("<i", flat, table)[0]
     slot = 4 + 2 * field
     if slot >= struct.unpack_from("<H", flat, vtable)[0]:

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.experts.base import product_in_chunks
-from distgp.kernels import Kernel, factors
+from distgp.kernels import Kernel
 from distgp.sparsegrid.grids import Box, SparseGrid
+from distgp.sparsegrid.separable import factors
 
 
 class Basis(ABC):
@@ -59,16 +60,8 @@ class Basis(ABC):
 class TensorBasis(Basis):
     """The basis u = φ for a product kernel, which needs no further whitening.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    grid : SparseGrid
-        The sparse grid.
-    parts : tuple of Kernel
-        The kernel's factors, one per column.
-    axes, factors : tuple of Tensor
-        For each column, the points of its axis and the Cholesky factor L_j of their kernel matrix.
+    Its `parts` are the kernel's factors, one per column, its `axes` the points of each column's axis, and
+    its `factors` the Cholesky factors L_j of their kernel matrices.
     """
 
     kernel: Kernel
@@ -79,10 +72,9 @@ class TensorBasis(Basis):
 
     def at(self, X: Tensor) -> Tensor:
         """Multiply the axes' functions, Π_j v_j(x_j)."""
+        columns = zip(self.parts, self.axes, self.factors, strict=True)
         u: Tensor | None = None
-        for j, (kernel, points, L) in enumerate(
-            zip(self.parts, self.axes, self.factors, strict=True)
-        ):
+        for j, (kernel, points, L) in enumerate(columns):
             v = linalg.solve_lower(L, kernel(X[:, j : j + 1], points[:, None]).mT)
             rows = v.index_select(0, self.grid.positions[:, j])
             u = rows if u is None else u.mul_(rows)
@@ -106,18 +98,8 @@ class TensorBasis(Basis):
 class PointBasis(Basis):
     """The basis u(x) = k(Ω, x) for any kernel, whitened by each grid's own factor.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    grid : SparseGrid
-        The sparse grid.
-    points : Tensor of shape (m, d)
-        Its points.
-    factors : tuple of Tensor
-        The Cholesky factor L_l of each grid's kernel matrix.
-    nugget : Tensor
-        What is added to the diagonal of all those matrices; 0 where the kernel does without.
+    It holds the `points` Ω, (m, d), the Cholesky factors L_l of the grids' kernel matrices, and the
+    `nugget` on the diagonal of all these matrices, 0 where the kernel does without.
     """
 
     kernel: Kernel
@@ -185,9 +167,8 @@ def _point_basis(kernel: Kernel, grid: SparseGrid, points: Tensor) -> PointBasis
     found = tuple(L for L in own if L is not None)
     if len(found) == len(own):
         return PointBasis(kernel, grid, points, found, points.new_zeros(()))
-    nugget = torch.stack(
-        [linalg.rounding_of(kernel(points[which])) for which in grid.members]
-    ).max()
+    roundings = [linalg.rounding_of(kernel(points[which])) for which in grid.members]
+    nugget = torch.stack(roundings).max()
     found = tuple(
         linalg.cholesky(linalg.add_diagonal(kernel(points[which]), nugget), "K_uu of a grid")
         for which in grid.members

@@ -1,4 +1,4 @@
-"""What a sparse grid costs, from formulas alone: known before any work, whatever its size."""
+"""The cost of a sparse grid, from formulas alone: known before any work, whatever its size."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import torch
 
 from distgp.experts.base import CHUNK_ENTRIES
-from distgp.sparsegrid.grids import (
-    Combination,
-    axis_increment,
-    axis_size,
-    check_size,
-    index_set,
-)
+from distgp.sparsegrid.grids import Combination, axis_increment, axis_size, check_size, index_set
 
 BYTES = 8
 """The size of a float64."""
@@ -50,22 +45,8 @@ def highest_level(points: int, d: int, boundary: bool = False) -> int:
     return level
 
 
-def _total_over_grids(level: int, d: int, power: int, boundary: bool) -> int:
-    """Σ_l m_l^power over the grids of the index set, where grid l has m_l points."""
-    by_total = _by_total(level, d, lambda l: axis_size(l, boundary) ** power)
-    return sum(by_total[max(0, level - d) :])
-
-
-def _largest_grid(level: int, d: int, boundary: bool) -> int:
-    """The number of points of the largest grid."""
-    return max(_by_total(level, d, lambda l: axis_size(l, boundary), max))
-
-
 def _by_total(
-    level: int,
-    d: int,
-    count: Callable[[int], int],
-    over: Callable[[Iterable[int]], int] = sum,
+    level: int, d: int, count: Callable[[int], int], over: Callable[[Iterable[int]], int] = sum
 ) -> list[int]:
     """The sum (or maximum) of Π_j count(l_j) over all l with |l|₁ = d + t, for t = 0 … η−1: O(dη²)."""
     check_size(level, d)
@@ -76,27 +57,22 @@ def _by_total(
     return found
 
 
+class Fitting(TypedDict, total=False):
+    """The number of targets, the inducing inputs and rows that training sees, and the device."""
+
+    targets: int
+    training: tuple[int, int]
+    device: torch.device | None
+
+
 @dataclass(frozen=True)
 class Cost:
     """The size of a sparse grid GP on n rows, and what fitting it takes.
 
-    Parameters
-    ----------
-    d, level, combination, boundary
-        The sparse grid and how it is used, as `SparseGridGP` explains them.
-    kronecker : bool
-        Whether the kernel is a product over the columns, so that there is a factor per axis; there
-        is one per grid otherwise.
-    n : int
-        The number of rows.
-    grids : int
-        The number b of grids that are combined.
-    largest, union : int
-        The number of points of the largest grid, and of the sparse grid.
-    memory : int
-        Bytes, about, at the peak of fitting.
-    flops : int
-        Floating-point operations, about, for conditioning on the rows.
+    It tells the number of `grids` that are combined, the number of points of the `largest` one and of
+    their `union`, the `memory` at the peak of fitting, in bytes, and the `flops` of conditioning on the
+    rows, both about. With `kronecker` the kernel is a product over the columns, so that there is a factor
+    per axis; there is one per grid otherwise.
 
     Examples
     --------
@@ -126,16 +102,18 @@ class Cost:
         *,
         boundary: bool = False,
         kronecker: bool = True,
-        targets: int = 1,
-        training: tuple[int, int] = (0, 0),
-        device: torch.device | None = None,
+        **fitting: Unpack[Fitting],
     ) -> Cost:
         """Work out the cost by closed formulas.
 
         Parameters
         ----------
-        n, d, level, combination, boundary, kronecker
-            As above.
+        n, d : int
+            The number of rows and of columns.
+        level, combination, boundary
+            The sparse grid and how it is used, as `SparseGridGP` explains them.
+        kronecker : bool, default=True
+            Whether the kernel is a product over the columns.
         targets : int, default=1
             The number of targets, each with a model of its own.
         training : pair of int, default=(0, 0)
@@ -143,21 +121,23 @@ class Cost:
         device : torch.device, optional
             Where the work is done; the CPU by default.
         """
-        check_size(level, d)
         union = number_of_points(level, d, boundary)
-        single = combination == "full"
-        points, squares, cubes = (
-            union**power if single else _total_over_grids(level, d, power, boundary)
-            for power in (1, 2, 3)
-        )
-        b = 1 if single else number_of_grids(level, d)
-        largest = union if single else _largest_grid(level, d, boundary)
+        points, squares, cubes = union, union**2, union**3
+        b, largest = 1, union
+        if combination != "full":
+            b = number_of_grids(level, d)
+            largest = max(_by_total(level, d, lambda l: axis_size(l, boundary), max))
+            points, squares, cubes = (
+                sum(_by_total(level, d, lambda l, p=p: axis_size(l, boundary) ** p)[-d:])
+                for p in (1, 2, 3)
+            )
+        targets, (m, rows) = fitting.get("targets", 1), fitting.get("training", (0, 0))
+        device = fitting.get("device")
         chunk = CHUNK_ENTRIES["cpu" if device is None else device.type]
         # Kept for every target: L_B of all grids, L_u where that is no Kronecker product, W. Then ΣVVᵀ.
         kept = (1 if kronecker else 2) * squares + union * b + union * d + points
         passing = squares + 2 * largest**2 + 2 * union * b
         temporary = TEMPORARIES * min(chunk, n * (union + 2 * largest))
-        m, rows = training
         learning = 12 * m**2 + GRADIENT_TEMPORARIES * min(chunk, m * rows)
         peak = max(targets * kept + passing + temporary, learning)
         memory = BYTES * (peak + COPIES * n * (d + targets))
@@ -194,15 +174,13 @@ class Cost:
     def __str__(self) -> str:
         boundary = "with" if self.boundary else "without"
         structure = "Kronecker factors" if self.kronecker else "a factor for each grid"
-        return "\n".join(
-            [
-                f"sparse grid of level {self.level} in {self.d} columns, {boundary} boundary points",
-                f"  combination  {self.combination}, {structure}",
-                f"  grids        {_amount(self.grids)}, the largest of {_amount(self.largest)} points",
-                f"  sparse grid  {_amount(self.union)} points",
-                f"  memory       {_amount(self.memory, 2**30)} GiB",
-                f"  work         {_amount(self.flops, 10**9)} GFLOP for {self.n:,} rows",
-            ]
+        return (
+            f"sparse grid of level {self.level} in {self.d} columns, {boundary} boundary points\n"
+            f"  combination  {self.combination}, {structure}\n"
+            f"  grids        {_amount(self.grids)}, the largest of {_amount(self.largest)} points\n"
+            f"  sparse grid  {_amount(self.union)} points\n"
+            f"  memory       {_amount(self.memory, 2**30)} GiB\n"
+            f"  work         {_amount(self.flops, 10**9)} GFLOP for {self.n:,} rows"
         )
 
 

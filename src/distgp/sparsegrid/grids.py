@@ -9,20 +9,19 @@ block k adds. So no point is ever looked up.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from itertools import combinations, pairwise, product
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 Combination: TypeAlias = Literal["opticom", "ct", "full"]
 """How the grids make one posterior: optimal coefficients, classical ones, or their union as one grid."""
-
-
 HIGHEST = 1_000
 """The highest level whose size is counted at all; far lower ones are refused for want of memory."""
 
@@ -36,28 +35,19 @@ def check_size(level: int, d: int) -> None:
 
 
 def axis_size(level: int, boundary: bool = False) -> int:
-    """The number of points of one-dimensional level l."""
+    """Count the points of one-dimensional level l."""
     return 2**level + (1 if boundary else -1)
 
 
 def axis_increment(level: int, boundary: bool = False) -> int:
-    """The number of points that level l has and level l − 1 has not."""
+    """Count the points that level l has and level l − 1 has not."""
     return axis_size(1, boundary) if level == 1 else 2 ** (level - 1)
 
 
 def axis(level: int, boundary: bool = False) -> Tensor:
-    """The points of one-dimensional level l in [0, 1], those of lower levels first.
+    """List the points of one-dimensional level l in [0, 1], those of lower levels first.
 
-    Parameters
-    ----------
-    level : int
-        The level l, at least 1.
-    boundary : bool, default=False
-        Whether 0 and 1 are among the points.
-
-    Returns
-    -------
-    Tensor
+    With `boundary`, 0 and 1 are among them.
 
     Examples
     --------
@@ -97,12 +87,8 @@ def index_set(level: int, d: int) -> Tensor:
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
     """List all ways to write `total` as an ordered sum of this many positive integers."""
-    if parts == 1:
-        yield (total,)
-        return
-    for head in range(1, total - parts + 2):
-        for tail in compositions(total - head, parts - 1):
-            yield (head, *tail)
+    for cuts in combinations(range(1, total), parts - 1):
+        yield tuple(after - before for before, after in pairwise((0, *cuts, total)))
 
 
 def combination_coefficients(levels: Tensor, level: int) -> Tensor:
@@ -129,19 +115,13 @@ def combination_coefficients(levels: Tensor, level: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The box in which grids lie: the interval [lower_j, upper_j] in each column.
-
-    Parameters
-    ----------
-    lower, upper : Tensor of shape (d,)
-        The bounds.
-    """
+    """The box in which grids lie: the interval [lower_j, upper_j] in each of d columns."""
 
     lower: Tensor
     upper: Tensor
 
     @staticmethod
-    def of(bounds: Any, d: int) -> Box:
+    def of(bounds: ArrayLike, d: int) -> Box:
         """Build a box from bounds, checked.
 
         Parameters
@@ -170,7 +150,7 @@ class Box:
 
     @staticmethod
     def around(X: np.ndarray) -> Box:
-        """The range of the rows of X (n, d); a column that does not vary gets an interval of length 1."""
+        """Take the range of the rows of X (n, d); a column that does not vary gets length 1."""
         low, high = X.min(0).astype(np.float64), X.max(0).astype(np.float64)
         margin = np.where(high <= low, 0.5, 0.0)
         return Box(torch.as_tensor(low - margin), torch.as_tensor(high + margin))
@@ -181,7 +161,7 @@ class Box:
         return len(self.lower)
 
     def axis(self, column: int, level: int, boundary: bool) -> Tensor:
-        """The points of one-dimensional level l in one column of the box."""
+        """List the points of one-dimensional level l in one column of the box."""
         low, high = self.lower[column], self.upper[column]
         return low + (high - low) * axis(level, boundary).to(low)
 
@@ -190,20 +170,10 @@ class Box:
 class SparseGrid:
     """A sparse grid Ω_η^d: its m points, and which of them each of its b grids Ω_l holds.
 
-    Parameters
-    ----------
-    level : int
-        The level η.
-    boundary : bool
-        Whether there are points on the faces of the box.
-    positions : Tensor of shape (m, d)
-        For each point and column, the place among the points of that column's axis.
-    levels : Tensor of shape (b, d)
-        The grids; all 0 where the sparse grid itself is the only one.
-    coefficients : Tensor of shape (b,)
-        The classical combination coefficients.
-    members : tuple of Tensor
-        For each grid, which of the m points it holds.
+    With `boundary` there are points on the faces of the box. `positions` (m, d) tells, for each point and
+    column, the place among the points of that column's axis. `levels` (b, d) names the grids, all 0 where
+    the sparse grid itself is the only one, `coefficients` (b,) are the classical ones of their
+    combination, and `members` the numbers of each grid's points.
 
     Examples
     --------
@@ -223,21 +193,17 @@ class SparseGrid:
     def of(level: int, d: int, boundary: bool = False) -> SparseGrid:
         """Build the sparse grid of level η in d columns, with all grids of the index set I(η, d)."""
         check_size(level, d)
-        blocks: dict[tuple[int, ...], Tensor] = {}
-        parts, start = [], 0
-        for total in range(d, level + d):
-            for block in compositions(total, d):
-                positions = _block(block, boundary)
-                blocks[block] = torch.arange(start, start + len(positions))
-                parts.append(positions)
-                start += len(positions)
+        blocks = [block for total in range(d, level + d) for block in compositions(total, d)]
+        parts = [_block(block, boundary) for block in blocks]
+        positions, sizes = torch.cat(parts), [len(part) for part in parts]
+        places = dict(zip(blocks, torch.arange(len(positions)).split(sizes), strict=True))
         levels = index_set(level, d)
         coefficients = combination_coefficients(levels, level)
-        members = tuple(_members(index, blocks) for index in levels.tolist())
-        return SparseGrid(level, boundary, torch.cat(parts), levels, coefficients, members)
+        members = tuple(_members(index, places) for index in levels.tolist())
+        return SparseGrid(level, boundary, positions, levels, coefficients, members)
 
     def whole(self) -> SparseGrid:
-        """The same points as one single grid."""
+        """Return the same points as one single grid."""
         return replace(
             self,
             levels=torch.zeros_like(self.levels[:1]),
@@ -246,12 +212,12 @@ class SparseGrid:
         )
 
     def points(self, box: Box) -> Tensor:
-        """The m points in a box, (m, d)."""
+        """List the m points in a box, (m, d)."""
         axes = [box.axis(j, self.level, self.boundary) for j in range(box.d)]
         return torch.stack([axes[j][self.positions[:, j]] for j in range(box.d)], -1)
 
     def to(self, device: torch.device | str) -> SparseGrid:
-        """The same sparse grid on another device."""
+        """Return the same sparse grid on another device."""
         return replace(
             self,
             positions=self.positions.to(device),
@@ -290,14 +256,11 @@ def sparse_grid(level: int, box: Box, boundary: bool = False) -> Tensor:
 
 def _block(block: tuple[int, ...], boundary: bool) -> Tensor:
     """The positions that block k adds: on every axis those of level k_j and of no lower one."""
-    ranges = []
-    for level in block:
-        size = axis_size(level, boundary)
-        ranges.append(torch.arange(size - axis_increment(level, boundary), size))
+    ends = [(axis_size(level, boundary), axis_increment(level, boundary)) for level in block]
+    ranges = [torch.arange(size - added, size) for size, added in ends]
     return torch.cartesian_prod(*ranges).reshape(-1, len(block))
 
 
-def _members(index: Sequence[int], blocks: dict[tuple[int, ...], Tensor]) -> Tensor:
+def _members(index: Sequence[int], blocks: Mapping[tuple[int, ...], Tensor]) -> Tensor:
     """The points of grid l: those of all blocks k ≤ l."""
-    below = itertools.product(*(range(1, level + 1) for level in index))
-    return torch.cat([blocks[block] for block in below])
+    return torch.cat([blocks[block] for block in product(*(range(1, k + 1) for k in index))])

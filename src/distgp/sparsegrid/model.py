@@ -36,24 +36,8 @@ def condition(
 ) -> GridPosterior:
     """Condition the grids of a sparse grid on all rows, and combine them.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        Kernel and noise.
-    shards : Placement of Shard
-        The rows.
-    box : Box
-        Where the grids lie, in the units and on the device of the rows.
-    level : int
-        The level η.
-    combination : {"opticom", "ct", "full"}
-        OptiCom's coefficients, the classical ones, or the sparse grid itself as one single grid.
-    boundary : bool, default=False
-        Whether there are points on the faces of the box.
-
-    Returns
-    -------
-    GridPosterior
+    The box is in the units and on the device of the rows. The `combination` "full" takes the sparse grid
+    itself as one single grid.
     """
     grid = SparseGrid.of(level, box.d, boundary).to(box.lower.device)
     basis = basis_of(parameters.kernel, grid.whole() if combination == "full" else grid, box)
@@ -69,8 +53,7 @@ def choose_level(
 ) -> int:
     """Find the level after which the bound of the sparse grid gains less than 0.001 nats per row.
 
-    The bound is that of the sparse grid itself, as one inducing set. Arguments are those of
-    `condition`; `highest` is the level to stop at.
+    The bound is that of the sparse grid itself, as one inducing set.
     """
     best = -float("inf")
     for level in range(1, highest + 1):
@@ -84,18 +67,9 @@ def choose_level(
 
 @dataclass(frozen=True, eq=False)
 class SparseGridModel:
-    """What predicts one target, in the target's units.
+    """The model of one target, which predicts in the target's units; its box is in standardised ones.
 
-    Parameters
-    ----------
-    scaling : Scaling
-        The units.
-    box : Box
-        Where the grids lie, in standardised units.
-    posterior : GridPosterior
-        The combined posterior.
-    training : TrainingResult or None
-        How the hyperparameters were learnt; None where they were given.
+    Its `training` tells how the hyperparameters were learnt, and is None where they were given.
     """
 
     scaling: Scaling

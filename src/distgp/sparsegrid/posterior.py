@@ -28,20 +28,13 @@ from distgp.sparsegrid.grids import Combination
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """What OptiCom's coefficients solve: Gc = b, with ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H.
+    """The equations Gc = b of OptiCom's coefficients c, with ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H.
 
+    G_lk = ⟨f_l, f_k⟩, or f_l(X)ᵀf_k(X) of rows alone before `penalised`; b_l = ⟨f*, f_l⟩ = yᵀf_l(X); and
+    yy = yᵀy, so that ‖y − Σc_l f_l(X)‖² + σ²‖Σc_l f_l‖²_H = yy − 2cᵀb + cᵀGc, the risk that c minimises.
     Grid l's mean f_l is the projection of the full GP's mean f* onto the grid's functions, so that
     yᵀf_l(X) = ⟨f*, f_l⟩ = ‖f_l‖² = G_ll: the paper's right-hand side and the normal equations' own
     are the same.
-
-    Parameters
-    ----------
-    G : Tensor of shape (b, b)
-        G_lk = ⟨f_l, f_k⟩; of rows alone, before `penalised`, f_l(X)ᵀf_k(X).
-    b : Tensor of shape (b,)
-        b_l = ⟨f*, f_l⟩ = yᵀf_l(X).
-    yy : Tensor
-        yᵀy.
     """
 
     travels_as: ClassVar[str] = "sums"
@@ -53,13 +46,9 @@ class NormalEquations:
         return NormalEquations(self.G + other.G, self.b + other.b, self.yy + other.yy)
 
     def penalised(self, penalty: Tensor) -> NormalEquations:
-        """The equations with σ²⟨f_l, f_k⟩_H, (b, b), added to G."""
+        """Return the equations with σ²⟨f_l, f_k⟩_H, (b, b), added to G."""
         G = self.G + penalty
         return NormalEquations(0.5 * (G + G.mT), self.b, self.yy)
-
-    def risk(self, c: Tensor) -> Tensor:
-        """Compute R(Σc_l f_l) = ‖y − Σc_l f_l(X)‖² + σ²‖Σc_l f_l‖²_H of coefficients c, (b,)."""
-        return self.yy - 2.0 * c @ self.b + c @ self.G @ c
 
     def opticom(self) -> Tensor:
         """Find the coefficients of least risk, (b,): algorithm 1."""
@@ -70,26 +59,10 @@ class NormalEquations:
 
 @dataclass(frozen=True, eq=False)
 class GridPosterior:
-    """f given all rows: the mean combines the grids with c, the variance with the CT coefficients.
+    """f given n rows: the mean combines the grids with c (b,), the variance with the CT coefficients.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        Kernel and noise, in float64.
-    basis : Basis
-        The sparse grid and its functions.
-    factors : tuple of Tensor
-        L_B of each grid's sparse GP.
-    W : Tensor of shape (m, b)
-        The grids' means in the basis.
-    c : Tensor of shape (b,)
-        The coefficients of the combination.
-    equations : NormalEquations or None
-        What c solves where it is OptiCom's.
-    bounds : Tensor of shape (b,)
-        Each grid's lower bound of log p(y).
-    n : Tensor
-        The number of rows.
+    Its `factors` are L_B of each grid's sparse GP, W (m, b) the grids' means in the basis, `bounds` (b,)
+    each grid's lower bound of log p(y), and `equations` those that c solves where it is OptiCom's.
     """
 
     parameters: Parameters
@@ -105,18 +78,10 @@ class GridPosterior:
     def of(
         parameters: Parameters, basis: Basis, shards: Placement[Shard], combination: Combination
     ) -> GridPosterior:
-        """Condition every grid on all rows, then combine them.
+        """Condition every grid on all rows, which are read once, and combine them.
 
-        Parameters
-        ----------
-        parameters : Parameters
-            Kernel and noise.
-        basis : Basis
-            The sparse grid and its functions.
-        shards : Placement of Shard
-            The rows. They are read once, and for OptiCom a second time.
-        combination : {"opticom", "ct", "full"}
-            OptiCom's coefficients, or those of the grid itself.
+        With the `combination` "opticom" they are read a second time, for its coefficients; others take
+        those of the grid itself.
         """
         with torch.no_grad():
             parameters = parameters.to(dtype=torch.float64)
@@ -172,22 +137,7 @@ class GridPosterior:
 
 
 def grid_sums(shards: Placement[Shard], basis: Basis, noise: Tensor) -> list[SparseSums]:
-    """Add up what each grid's sparse GP needs of the rows: the first pass.
-
-    Parameters
-    ----------
-    shards : Placement of Shard
-        The rows.
-    basis : Basis
-        The sparse grid and its functions.
-    noise : Tensor
-        The noise variance σ².
-
-    Returns
-    -------
-    list of SparseSums
-        One per grid.
-    """
+    """Add up what each grid's sparse GP needs of the rows: the first pass."""
     parts = shards.map(_worker_sums, basis, noise)
     return [reduce(add, own) for own in zip(*parts, strict=True)]
 
@@ -195,12 +145,10 @@ def grid_sums(shards: Placement[Shard], basis: Basis, noise: Tensor) -> list[Spa
 @travels("sums", noise="parameters")
 def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
     """The sums over a worker's rows, in chunks and in place: with V = σA, ΣVVᵀ, ΣVy, Σy², Σk(x, x)."""
-    rows = shard.flatten()
-    sizes = [len(which) for which in basis.grid.members]
+    rows, sizes = shard.flatten(), [len(which) for which in basis.grid.members]
     VV, Vy = [noise.new_zeros(m, m) for m in sizes], [noise.new_zeros(m) for m in sizes]
     yy, prior = noise.new_zeros(()), noise.new_zeros(())
-    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
-        u, y = _at_rows(basis, chunk)
+    for chunk, u, y in _in_parts(rows, basis):
         for which, total in enumerate(VV):
             V = basis.whitened(u, which)
             total.addmm_(V, V.mT)
@@ -218,10 +166,9 @@ def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
 @travels("sums", W="means")
 def _mean_products(shard: Shard, basis: Basis, W: Tensor) -> NormalEquations:
     """The products of the grids' means F = WᵀU on a worker's rows, FFᵀ and Fy: the second pass."""
-    rows, b = shard.flatten(), W.shape[1]
+    b = W.shape[1]
     FF, Fy, yy = W.new_zeros(b, b), W.new_zeros(b), W.new_zeros(())
-    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
-        u, y = _at_rows(basis, chunk)
+    for _, u, y in _in_parts(shard.flatten(), basis):
         F = W.mT @ u
         FF.addmm_(F, F.mT)
         Fy.addmv_(F, y)
@@ -229,9 +176,10 @@ def _mean_products(shard: Shard, basis: Basis, W: Tensor) -> NormalEquations:
     return NormalEquations(FF, Fy, yy)
 
 
-def _at_rows(basis: Basis, chunk: Shard) -> tuple[Tensor, Tensor]:
-    """u and y at the rows of a chunk, in float64; 0 in padding."""
-    u, y = basis.at(chunk.X.to(torch.float64)), chunk.y.to(torch.float64)
-    if chunk.mask is None:
-        return u, y
-    return u * chunk.mask, y * chunk.mask
+def _in_parts(rows: Shard, basis: Basis) -> Iterator[tuple[Shard, Tensor, Tensor]]:
+    """Chunks of a worker's rows, with u and y at them, in float64; 0 in padding."""
+    for chunk in rows.chunks(chunk_rows(basis.entries, rows.X.device)):
+        u, y = basis.at(chunk.X.to(torch.float64)), chunk.y.to(torch.float64)
+        if chunk.mask is not None:
+            u, y = u * chunk.mask, y * chunk.mask
+        yield chunk, u, y

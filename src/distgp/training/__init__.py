@@ -7,6 +7,7 @@ from distgp.training.fedavg import FedAvg
 from distgp.training.fedprox import FedProx
 from distgp.training.independent import Independent
 from distgp.training.layout import Layout
+from distgp.training.learning import Learning
 from distgp.training.nearest import NearestRows
 from distgp.training.objective import Objective, objective_value
 from distgp.training.pooled import PooledBound
@@ -28,6 +29,7 @@ __all__ = [
     "Gamma",
     "Independent",
     "Layout",
+    "Learning",
     "LogNormal",
     "Message",
     "NearestRows",

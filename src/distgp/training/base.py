@@ -152,8 +152,19 @@ class Algorithm(ABC):
     """Whether the experts end up with one value of the shared parameters."""
     serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
     """The kinds of experts that it can train."""
+    draws_rows: ClassVar[bool] = False
+    """Whether it draws the rows to learn from, and searches for a start, by itself."""
+    tolerance: ClassVar[float] = 1e-5
+    """Relative change of the objective that ends training: what is left to gain is far below one nat."""
+    least_noise: ClassVar[float] = 1e-6
+    """The share of the targets' variance that training keeps the noise variance above."""
     n_iter: int
     """The number of rounds, at most."""
+
+    def with_search(self, search: bool) -> Algorithm:
+        """The same algorithm, told whether it may search for a start where it does so by itself."""
+        del search
+        return self
 
     @abstractmethod
     def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:

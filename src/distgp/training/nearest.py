@@ -24,6 +24,7 @@ from distgp.experts.base import chunk_rows
 from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
 from distgp.experts.sparse import widened
 from distgp.kernels import ParameterError
+from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
 from distgp.threads import on_threads
 from distgp.training.base import Algorithm, Message, Reply, Stop
@@ -95,6 +96,11 @@ class NearestRows(Algorithm):
     exchanges: ClassVar[Kinds] = {
         "x": "parameters", "targets": "inputs", "square0": "distances", "square1": "distances", "*": "rows"
     }  # fmt: skip
+    draws_rows: ClassVar[bool] = True
+    tolerance: ClassVar[float] = 1e-7  # its objective is that of a sample: per row it must be finer
+    # In tables with repeated rows the likelihood given nearest rows is that of copies, and grows
+    # without limit as the noise vanishes.
+    least_noise: ClassVar[float] = 1e-4
     n_targets: int = 8192
     n_neighbors: int = 30
     stages: int = 3
@@ -106,6 +112,10 @@ class NearestRows(Algorithm):
         for name in ("n_targets", "n_neighbors", "stages", "n_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def with_search(self, search: bool) -> NearestRows:
+        """Search for shorter lengthscales only where that is allowed."""
+        return replace(self, search=search and self.search)
 
     def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
         """Offer rows as targets; or, for targets given, the nearest rows before each."""
@@ -195,8 +205,8 @@ class NearestRows(Algorithm):
         X.append(last.X[:, None])
         y.append(last.y[:, None])
         real.append(torch.ones_like(real[0][:, :1]))
-        if last.noise_factor is not None:
-            factor.append(last.noise_factor[:, None])
+        if (own_factor := noise_factor(last)) is not None:
+            factor.append(own_factor[:, None])
         found = torch.cat(factor, 1).double() if factor else None
         return Neighbourhoods(
             torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1), found, last
@@ -293,7 +303,7 @@ def evaluate(
         value = negative_log_likelihood(
             theta, sets.X[some], sets.y[some], None, sets.real[some], factor
         )
-        value = value + sets.targets.take(some).of_copies(theta.noise)
+        value = value + copies_term(sets.targets.take(some), theta.noise)
         return value.detach(), _slope(value, point, gradient)
 
     try:

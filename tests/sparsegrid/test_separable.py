@@ -1,12 +1,14 @@
 """Kernels that are products over the columns, taken apart."""
 
+import doctest
+import importlib
+
 import pytest
 import torch
 from helpers import inputs
 
 import distgp
-from distgp import separable
-from distgp.kernels import factors
+from distgp.sparsegrid import factors, separable
 
 PRODUCTS = {
     "scaled": 2.0 * distgp.RBF([0.5, 1.0, 2.0]),
@@ -40,3 +42,8 @@ def test_factors_multiply_to_the_kernel(name):
 )
 def test_other_kernels_have_no_factors(kernel):
     assert factors(kernel, 3) is None
+
+
+def test_the_examples_in_the_documentation_run():
+    found = doctest.testmod(importlib.import_module("distgp.sparsegrid.separable"))
+    assert found.attempted and not found.failed

@@ -6,17 +6,15 @@ matrices, one per axis: sparse grids ask `factors` for the kernels of the axes.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
 from functools import singledispatch
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from distgp.kernels.algebra import Product, Scale
-from distgp.kernels.base import Kernel, TensorLike, places, vector
-from distgp.kernels.nondecaying import Constant, Periodic
-from distgp.kernels.stationary import RBF, Stationary
+from distgp.kernels import RBF, Constant, Kernel, Periodic, Product, Scale, Stationary
+from distgp.kernels.base import TensorLike, places, replaced, vector
 
 Factors: TypeAlias = dict[int, Kernel]
 """For each column that a kernel looks at, its factor, as a kernel of one column."""
@@ -50,7 +48,7 @@ def separable(kind: type[Stationary], lengthscale: TensorLike) -> Kernel:
 
 
 def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
-    """Take a kernel apart into one kernel per column.
+    """Take a kernel of d columns apart into one kernel per column.
 
     Parameters
     ----------
@@ -83,10 +81,10 @@ def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
 
 @singledispatch
 def _factors(kernel: Kernel, d: int) -> Factors | None:
-    """Any kernel that looks at a single column is its own factor."""
+    """Return the factors of a kernel; any that looks at a single column is its own."""
     active = getattr(kernel, "active_dims", None)
     if active is not None and len(active) == 1:
-        return {places(active, d)[0]: dataclasses.replace(_any(kernel), active_dims=None)}
+        return {places(active, d)[0]: replaced(kernel, active_dims=None)}
     return {0: kernel} if d == 1 else None
 
 
@@ -98,48 +96,40 @@ def _(kernel: Constant, d: int) -> Factors:
 
 @_factors.register
 def _(kernel: Scale, d: int) -> Factors | None:
-    found = _factors(kernel.kernel, d)
-    return None if found is None else _times(found, {0: Constant(kernel.variance)})
+    return _multiplied([_factors(kernel.kernel, d), {0: Constant(kernel.variance)}])
 
 
 @_factors.register
 def _(kernel: Product, d: int) -> Factors | None:
-    product: Factors = {}
-    for part in kernel.kernels:
-        found = _factors(part, d)
-        if found is None:
-            return None
-        product = _times(product, found)
-    return product
+    return _multiplied(_factors(part, d) for part in kernel.kernels)
 
 
 @_factors.register
-def _(kernel: RBF, d: int) -> Factors:
-    product: Factors = {}
+def _(kernel: RBF, d: int) -> Factors | None:
     columns = places(kernel.active_dims, d)
     lengths = kernel.lengthscale_by_column(len(columns))  # columns that share one get copies of it
-    for j, column in enumerate(columns):
-        product = _times(product, {column: RBF(_at(lengths, j))})
-    return product
+    return _multiplied({column: RBF(_at(lengths, j))} for j, column in enumerate(columns))
 
 
 @_factors.register
-def _(kernel: Periodic, d: int) -> Factors:
+def _(kernel: Periodic, d: int) -> Factors | None:
+    return _multiplied(
+        {column: Periodic(_at(kernel.lengthscale, j), _at(kernel.period, j))}
+        for j, column in enumerate(places(kernel.active_dims, d))
+    )
+
+
+def _multiplied(parts: Iterable[Factors | None]) -> Factors | None:
+    """Multiply the factors of each column; None where a part has none."""
     product: Factors = {}
-    for j, column in enumerate(places(kernel.active_dims, d)):
-        factor = Periodic(_at(kernel.lengthscale, j), _at(kernel.period, j))
-        product = _times(product, {column: factor})
+    for part in parts:
+        if part is None:
+            return None
+        both = {j: Product((product[j], part[j])) for j in product.keys() & part.keys()}
+        product = product | part | both
     return product
-
-
-def _times(a: Factors, b: Factors) -> Factors:
-    both = {j: Product((a[j], b[j])) for j in a.keys() & b.keys()}
-    return a | b | both
 
 
 def _at(parameter: Tensor, j: int) -> Tensor:
+    """Return the j-th value, or the one for all."""
     return parameter if parameter.shape[-1] == 1 else parameter[j : j + 1]
-
-
-def _any(kernel: Kernel) -> Any:
-    return kernel

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin
 from torch import Tensor
 
-from distgp.auto import TRAINING_ROWS, is_auto
-from distgp.checks import is_integer
-from distgp.data import Scaling, Shard, place, sample
-from distgp.data.source import even_parts
-from distgp.engines import Engine, Placement
-from distgp.estimator import (
-    Check,
-    GPEstimator,
-    Start,
+from distgp import metrics
+from distgp._util.parameters import (
+    Resolver,
     a_count,
     a_name,
     a_positive_number,
-    an_engine,
-    check_varies,
+    a_seed,
+    is_auto,
     one_of,
-    opened,
-    seed_of,
-    start_of,
-    tensor_like,
 )
+from distgp.checks import is_integer
+from distgp.data import Scaling, Shard, place, sample
+from distgp.data.rows import Schema, check_varies, observed_targets
+from distgp.data.source import even_parts
+from distgp.engines import Engine, Placement
 from distgp.experts import Parameters, SparseExpert
-from distgp.fit import learn
-from distgp.kernels import KERNELS, InputLayout, Kernel, factors, separable
+from distgp.kernels import KERNELS, InputLayout, Kernel
+from distgp.mixin import ModelMixin
+from distgp.model import Model
+from distgp.plan import an_engine, open_engine, tensor_like
 from distgp.sparsegrid import (
     Box,
     Combination,
@@ -43,13 +42,16 @@ from distgp.sparsegrid import (
     axis_size,
     choose_level,
     condition,
+    factors,
     grid,
     highest_level,
     memory_limit,
     number_of_points,
+    separable,
     sparse_grid,
 )
-from distgp.training import PooledBound, TrainingResult
+from distgp.training import Learning, PooledBound, TrainingResult
+from distgp.training.initial import Initial
 from distgp.warn import warn_user
 
 LARGEST_UNION = 1_024
@@ -58,7 +60,7 @@ TRAINING_UNION = 512
 """Points of the sparse grid, at most, that hyperparameters are trained on."""
 
 
-class SparseGridGP(GPEstimator):
+class SparseGridGP(ModelMixin, RegressorMixin, BaseEstimator):
     """GP regression with a sparse grid of inducing inputs: the combination technique and OptiCom.
 
     Every grid Ω_l of the combination is the inducing set of one sparse GP on all rows; their means are
@@ -134,20 +136,7 @@ class SparseGridGP(GPEstimator):
     True
     """
 
-    checks: ClassVar[Mapping[str, Check]] = {
-        "level": a_count("auto"),
-        "combination": one_of(*get_args(Combination)),
-        "kernel": a_name(KERNELS, Kernel),
-        "noise": a_positive_number("a positive, finite variance"),
-        "boundary": one_of(True, False),
-        "n_iter": a_count(),
-        "training_rows": a_count(None, "auto"),
-        "engine": an_engine,
-        "normalize": one_of(True, False),
-        "max_memory": a_positive_number("a positive number of GiB", None),
-        "verbose": one_of(True, False),
-    }
-    models_: list[SparseGridModel]
+    model_: Model[SparseGridModel]
 
     def __init__(
         self,
@@ -155,16 +144,16 @@ class SparseGridGP(GPEstimator):
         combination: Combination = "opticom",
         kernel: str | Kernel = "matern52",
         noise: float = 0.1,
-        box: Any = "auto",
+        box: str | ArrayLike = "auto",
         boundary: bool = False,
-        training: Any = "union",
+        training: str | Sequence[int] | None = "union",
         n_iter: int = 100,
         training_rows: int | str | None = "auto",
         engine: str | Engine = "local",
         device: str = "cpu",
         normalize: bool = True,
         max_memory: float | None = None,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
         verbose: bool = False,
     ) -> None:
         self.level = level
@@ -213,7 +202,7 @@ class SparseGridGP(GPEstimator):
             device=self._like().device,
         )
 
-    def fit(self, X: Any, y: Any) -> SparseGridGP:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> SparseGridGP:
         """Train, condition every grid on all rows, combine.
 
         Parameters
@@ -233,26 +222,34 @@ class SparseGridGP(GPEstimator):
         MemoryError
             Where fitting would take more memory than allowed, before any work is done.
         """
-        with self._unchanged_on_failure():
+        before = vars(self).copy()
+        try:
             return self._fit(X, y)
+        except BaseException:  # a fit that fails leaves what was fitted before
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
-    def _fit(self, X: Any, y: Any) -> SparseGridGP:
-        X, y = self._checked(X, y)
-        targets = y[:, None] if y.ndim == 1 else y
-        cost = self.describe(len(X), X.shape[1], targets.shape[1])  # checks all parameters
+    def _fit(self, X: ArrayLike, y: ArrayLike) -> SparseGridGP:
+        inputs, columns = self._validated(X, y, reset=True)
+        targets = columns[:, None] if columns.ndim == 1 else columns
+        cost = self.describe(
+            len(inputs), inputs.shape[1], targets.shape[1]
+        )  # checks all parameters
         if self.normalize or self.training is not None:
             check_varies(targets)
         cost.refuse_above(self._memory_allowed())
-        seed, engine = seed_of(self.random_state), opened(self.engine)
-        scalings = [Scaling.of(X, column, self.normalize) for column in targets.T]
-        box = self._standardised_box(X, scalings[0])
-        shards = self._placed(engine, X, targets, scalings)
-        models = [
+        seed, engine = a_seed("random_state", self.random_state), open_engine(self.engine)
+        scalings = [Scaling.of(inputs, column, self.normalize) for column in targets.T]
+        box = self._standardised_box(inputs, scalings[0])
+        shards = self._placed(engine, inputs, targets, scalings)
+        models = tuple(
             self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
             for column, scaling in enumerate(scalings)
-        ]
-        self.models_, self._one_target, self._seed = models, y.ndim == 1, seed
-        self.n_floored_ = 0 if self._one_target else [0] * len(models)
+        )
+        schema = Schema(inputs.shape[1], self._names())
+        self.model_ = Model(models, columns.ndim == 1, schema, seed)
+        self.n_floored_ = 0 if self.model_.one_target else [0] * len(models)
         self.engine_ = engine
         engine.users.add(self)
         return self
@@ -282,26 +279,27 @@ class SparseGridGP(GPEstimator):
         posterior = condition(theta, shards, box, level, self.combination, self.boundary)
         return SparseGridModel(scaling, box, posterior, result)
 
-    def _learn(self, shards: Placement[Shard], start: Start, box: Box, seed: int) -> TrainingResult:
+    def _learn(
+        self, shards: Placement[Shard], start: Initial, box: Box, seed: int
+    ) -> TrainingResult:
         """Learn θ by the sparse bound of the union of the grids, or of one of them."""
         levels = self._named_grid(box.d)
         if levels is None:
             Z = sparse_grid(self._union_level(box.d), box, self.boundary)
         else:
             Z = grid(levels, box, self.boundary)
-        return learn(
-            shards,
-            SparseExpert(),
-            start.parameters,
+        learning = Learning(
             PooledBound(n_iter=self.n_iter),
+            start.parameters,
             inducing=Z,
-            search=isinstance(self.kernel, str),
-            training_rows=self._training_rows(),
+            search=start.named,
+            rows=self._training_rows(),
             bounds=start.bounds(),
             fixed=start.fixed,
             seed=seed,
             verbose=self.verbose,
         )
+        return learning.on(SparseExpert(), shards)
 
     def _level(self, shards: Placement[Shard], theta: Parameters, box: Box, seed: int) -> int:
         """The level given, or by the bound on the rows that training looks at."""
@@ -314,7 +312,7 @@ class SparseGridGP(GPEstimator):
         return choose_level(theta, looked_at, box, highest, self.boundary)
 
     def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False, latent: bool = False
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, latent: bool = False
     ) -> Any:
         """Predict at the rows of X, in the target's units.
 
@@ -340,25 +338,46 @@ class SparseGridGP(GPEstimator):
         covariance : ndarray of shape (N, N) or (N, N, targets)
             Where `return_cov`.
         """
-        X = self._new_inputs(X)
+        points, model = self._new_inputs(X), self.model_
         if return_std and return_cov:
             raise ValueError("give return_std or return_cov, not both")
         if not return_std and not return_cov:
-            return self._columns([(m.mean(X),) for m in self.models_])[0]
+            return model.columns([(target.mean(points),) for target in model.targets])[0]
         parts = [
-            m.covariance(X, latent) if return_cov else m.predict(X, latent) for m in self.models_
+            target.covariance(points, latent) if return_cov else target.predict(points, latent)
+            for target in model.targets
         ]
         counts = [floored for _, _, floored in parts]
-        self.n_floored_ = counts[0] if self._one_target else counts
+        self.n_floored_ = counts[0] if model.one_target else counts
         if sum(counts):
             warn_user(
                 f"the combined variance fell below its lower bound kσ²/(σ² + nk) at {sum(counts):,} of "
-                f"{len(counts) * len(X):,} points and was set to it there: a sum with negative "
+                f"{len(counts) * len(points):,} points and was set to it there: a sum with negative "
                 "coefficients can do that; combination='full' does not, a product kernel does it less",
                 VarianceWarning,
             )
-        mean, spread = self._columns([(mean, spread) for mean, spread, _ in parts])
+        mean, spread = model.columns([(mean, spread) for mean, spread, _ in parts])
         return mean, spread if return_cov else np.sqrt(spread)
+
+    def nlpd(self, X: ArrayLike, y: ArrayLike, **options: Any) -> float:
+        """The mean negative log predictive density of observed targets. Lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        **options
+            Options of `predict`.
+
+        Returns
+        -------
+        float
+        """
+        mean, std = self.predict(X, return_std=True, **options)
+        targets = observed_targets(y, mean.shape)
+        return metrics.nlpd(targets.ravel(), mean.ravel(), np.square(std).ravel())
 
     @property
     def level_(self) -> Any:
@@ -389,7 +408,8 @@ class SparseGridGP(GPEstimator):
 
     def _check_for(self, d: int) -> None:
         """Refuse parameters that cannot be meant, or not with d columns, before any work is done."""
-        self._check_parameters()
+        for name, check in RESOLVERS.items():
+            check(name, getattr(self, name))
         self._named_grid(d)
         if not is_auto(self.box):
             Box.of(self.box, d)
@@ -398,10 +418,15 @@ class SparseGridGP(GPEstimator):
         """A tensor on the device; sparse grids compute in float64."""
         return tensor_like(self.device, torch.float64)
 
-    def _start(self, d: int) -> Start:
+    def _start(self, d: int) -> Initial:
         """Where training starts: named kernels are products over the columns."""
-        layout = InputLayout.of_array(d)
-        return start_of(self.kernel, self.noise, layout, self._like(), build=separable)
+        kernel, like = self.kernel, self._like()
+        if isinstance(kernel, Kernel):
+            return Initial.of(kernel, self.noise, InputLayout.of_array(d), like)
+        # Points of standardised data are √d apart, so that is a lengthscale to start from.
+        made = 1.0 * separable(KERNELS[kernel], [math.sqrt(d)] * d)
+        start = Parameters.of(made, float(self.noise)).to(like.device, like.dtype)
+        return Initial(start, named=True, signals=("kernel.variance",))
 
     def _memory_allowed(self) -> int:
         """Bytes that fitting may take."""
@@ -415,7 +440,7 @@ class SparseGridGP(GPEstimator):
     def _training_rows(self) -> int | None:
         """How many rows training looks at; None for all."""
         rows = self.training_rows
-        return TRAINING_ROWS if is_auto(rows) else None if rows is None else int(rows)
+        return SparseExpert.training_rows if is_auto(rows) else None if rows is None else int(rows)
 
     def _standardised_box(self, X: np.ndarray, scaling: Scaling) -> Box:
         """The box of the grids, in standardised units."""
@@ -465,3 +490,19 @@ class SparseGridGP(GPEstimator):
         if is_integer(self.level):
             plain["level"] = int(self.level)
         return plain
+
+
+RESOLVERS: dict[str, Resolver] = {
+    "level": a_count("auto"),
+    "combination": one_of(*get_args(Combination)),
+    "kernel": a_name(KERNELS, Kernel),
+    "noise": a_positive_number("a positive, finite variance"),
+    "boundary": one_of(True, False),
+    "n_iter": a_count(),
+    "training_rows": a_count(None, "auto"),
+    "engine": an_engine,
+    "normalize": one_of(True, False),
+    "max_memory": a_positive_number("a positive number of GiB", None),
+    "verbose": one_of(True, False),
+}
+"""What each parameter may be."""

@@ -15,7 +15,7 @@ from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import Expression, InputLayout, ParameterError, parse
 from distgp.kernels.expression import Amount, Named, Term
-from distgp.kernels.strings import ARGUMENTS, UNITS
+from distgp.kernels.text import UNITS, arguments
 
 TABLE = InputLayout(
     names=("temp", "sky=clear", "sky=grey", "when.days", "when.week_sin", "when.week_cos"),
@@ -365,7 +365,7 @@ def test_huge_texts_are_refused_quickly_and_briefly(text):
 
 
 WORDS = [
-    *ARGUMENTS,
+    *arguments(),
     *UNITS,
     *"()[]+*=,'\"\\ ",
     "columns=",

@@ -1,0 +1,124 @@
+"""Checks of what users give as parameters, and what names stand for.
+
+Each function here makes a resolver: called with a parameter's name and value, it returns what the value
+stands for, or raises a ValueError that says what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from distgp.checks import is_integer, is_number
+
+Named = TypeVar("Named")
+Resolver: TypeAlias = Callable[[str, object], object]
+"""Returns what a parameter's value stands for, given the parameter's name and the value."""
+
+
+def is_auto(value: object) -> bool:
+    """Tell whether a parameter leaves the choice to us."""
+    return isinstance(value, str) and value == "auto"
+
+
+def a_count(*others: str | None) -> Resolver:
+    """Expect a positive integer, or one of the other values."""
+
+    def resolve(name: str, value: object) -> object:
+        if value is None or isinstance(value, str):
+            fine = value in others
+        else:
+            fine = is_integer(value) and value >= 1
+        if not fine:
+            expected = " or ".join(["a positive integer", *(repr(other) for other in others)])
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
+        return int(value) if is_integer(value) else value
+
+    return resolve
+
+
+def a_positive_number(
+    what: str = "a positive, finite number", *others: None, most: float = sys.float_info.max
+) -> Resolver:
+    """Expect a positive number up to a largest one, or None where that is allowed."""
+
+    def resolve(name: str, value: object) -> object:
+        if value is None and None in others:
+            return None
+        if not is_number(value) or not 0 < value <= most:
+            either = ", or None" if others else ""
+            raise ValueError(f"{name} must be {what}{either}, got {value!r}")
+        return float(value)
+
+    return resolve
+
+
+def a_name(registry: Mapping[str, object], base: type, *others: str | None) -> Resolver:
+    """Expect a name in a registry, an object of its kind, or one of the other values."""
+
+    def resolve(name: str, value: object) -> object:
+        if isinstance(value, base) or (value is None and None in others):
+            return value
+        if not (isinstance(value, str) and (value in registry or value in others)):
+            named = ", ".join(repr(choice) for choice in (*registry, *others))
+            article = "an" if base.__name__[0] in "AEIOU" else "a"
+            raise ValueError(
+                f"{name} must be one of {named} or {article} {base.__name__} object, got {value!r}"
+            )
+        return value
+
+    return resolve
+
+
+def by_name(
+    kind: str, value: object, registry: Mapping[str, Callable[[], Named]], base: type[Named]
+) -> Named:
+    """Return an object as it is, or the one that a name in a registry stands for, with its defaults."""
+    if isinstance(value, base):
+        return value
+    return registry[str(a_name(registry, base)(kind, value))]()
+
+
+def one_of(*choices: str | bool | None) -> Resolver:
+    """Expect one of a few values."""
+
+    def resolve(name: str, value: object) -> object:
+        none = value is None and None in choices
+        if not none and (not isinstance(value, str | bool | np.bool_) or value not in choices):
+            named = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(f"{name} must be one of {named}, got {value!r}")
+        return bool(value) if isinstance(value, np.bool_) else value
+
+    return resolve
+
+
+def some_names(name: str, value: object) -> tuple[str, ...]:
+    """Expect a sequence of names."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(
+            f"{name} must be a sequence of parameter names such as ['noise'], got {value!r}"
+        )
+    return tuple(value)
+
+
+def a_seed(name: str, value: object) -> int:
+    """Expect what scikit-learn accepts as a random state, and return one seed of it."""
+    if is_integer(value) and value >= 0:
+        return int(value)
+    try:
+        return int(check_random_state(value).randint(2**31 - 1))  # pyright: ignore
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be an integer from 0, None or a RandomState, got {value!r}"
+        ) from error
+
+
+def a_probability(name: str, value: object) -> float:
+    """Expect a probability between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:
+        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r}")
+    return float(value)

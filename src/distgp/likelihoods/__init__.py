@@ -1,0 +1,5 @@
+"""Likelihoods: how the function f becomes what is observed, y."""
+
+from distgp.likelihoods.gaussian import Gaussian, copies_term, noise_factor, noise_of_rows
+
+__all__ = ["Gaussian", "copies_term", "noise_factor", "noise_of_rows"]

@@ -1,0 +1,218 @@
+"""The part that all estimators share: files, summary, tags, and the attributes of any fitted model."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from distgp import persistence
+from distgp.checks import is_integer
+from distgp.data import frames
+from distgp.data.encoding import Columns
+from distgp.data.rows import as_numbers, refuse_dates
+from distgp.engines import Engine
+from distgp.model import Model
+from distgp.summary import Summary, relevance_of
+
+ESTIMATORS: dict[str, type[ModelMixin]] = {}
+"""Every estimator by the name that files know it by."""
+
+
+class ModelMixin:
+    """An estimator with a fitted `Model` in `model_`, that can be saved, described and closed."""
+
+    model_: Model[Any]
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    engine: str | Engine
+    engine_: Engine
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ESTIMATORS[cls.__name__] = cls
+
+    def save(self, path: Path | str) -> None:
+        """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
+
+        A file of exact experts holds the training rows. One of sparse experts does not, and after
+        loading only aggregators that do without rows can be asked for.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to write.
+        """
+        check_is_fitted(self)
+        parameters: dict[str, Any] = self.get_params(deep=False)  # pyright: ignore
+        parameters |= {"engine": "local"}  # a file's experts live in the process that loads it
+        if not is_integer(parameters["random_state"]):
+            parameters["random_state"] = self.model_.seed
+        parameters |= self._plain_parameters()
+        state = {
+            "estimator": type(self).__name__,
+            "parameters": parameters,
+            "model": self.model_.gathered(),
+            "choice": getattr(self, "choice_", None),
+            "settled": getattr(self, "settled_", None),
+        }
+        names = self._names()
+        about = {
+            "estimator": type(self).__name__,
+            "parameters": json.dumps({k: str(v) for k, v in parameters.items()}),
+            "feature_names": json.dumps(None if names is None else list(names)),
+            "kernel": str(self.kernel_),
+        }
+        persistence.save(path, state, about)
+
+    def close(self) -> None:
+        """Let go of the workers, unless others use them or they belong to an engine of your own."""
+        engine = getattr(self, "engine_", None)
+        if engine is None or engine is self.engine:
+            return
+        engine.users.discard(self)
+        if not len(engine.users):
+            engine.close()
+
+    @property
+    def kernel_(self) -> Any:
+        """The kernel found."""
+        return self._of_each(lambda target: target.parameters.kernel)
+
+    @property
+    def noise_(self) -> Any:
+        """The noise variance found, of the standardised target where `normalize`."""
+        return self._of_each(lambda target: _number(target.parameters.noise))
+
+    @property
+    def training_(self) -> Any:
+        """The `TrainingResult`: how training went."""
+        return self._of_each(lambda target: target.training)
+
+    @property
+    def feature_relevance_(self) -> np.ndarray:
+        """The relevance of each column, (d,) or (targets, d): `distgp.summary.feature_relevance`."""
+        return np.asarray(self._of_each(lambda one: relevance_of(one, self.model_.inputs)))
+
+    def summary(self) -> Summary:
+        """Describe the fitted model in words, its hyperparameters in the units of the data.
+
+        Returns
+        -------
+        Summary
+            To be printed, or shown by a notebook.
+        """
+        check_is_fitted(self)
+        settled = getattr(self, "settled_", None) or {}
+        training = settled.get("training", getattr(self, "training", "auto"))
+        choice = getattr(self, "choice_", None)
+        return Summary.of(type(self).__name__, self.model_, choice, training)
+
+    def _html_repr(self) -> str:
+        """Show scikit-learn's diagram in notebooks, and the summary where there is one."""
+        diagram = super()._html_repr()  # pyright: ignore[reportAttributeAccessIssue]
+        return diagram + self.summary().html() if hasattr(self, "model_") else diagram
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _plain_parameters(self) -> dict[str, Any]:
+        """Those parameters that a file holds in another form: numbers, names and arrays."""
+        raise NotImplementedError
+
+    def _of_each(self, get: Callable[[Any], Any]) -> Any:
+        """A value of each target's model: one, or a list where there are several targets."""
+        if not hasattr(self, "model_"):
+            raise AttributeError("this regressor is not fitted yet: call fit first")
+        return self.model_.each(get)
+
+    def _names(self) -> tuple[str, ...] | None:
+        """The names of the input columns; None for arrays."""
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else tuple(str(name) for name in names)
+
+    def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
+        refuse_dates(X)
+        with as_numbers("X and y"), warnings.catch_warnings():
+            if not reset:
+                warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            checked: Any = validate_data(
+                self,
+                X,  # pyright: ignore[reportArgumentType]
+                y,  # pyright: ignore[reportArgumentType]
+                reset=reset,
+                multi_output=True,
+                y_numeric=True,
+                dtype=[np.float64, np.float32],
+                ensure_min_samples=2 if reset else 1,
+            )
+            X, y = checked
+            floats = y.dtype in (np.float64, np.float32)
+            return X, y if floats else y.astype(np.float64)
+
+    def _new_inputs(self, X: object) -> np.ndarray:
+        """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
+        check_is_fitted(self)
+        names = self._names()
+        if names is not None and frames.is_table(X) and not frames.is_plain(X):
+            return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
+        refuse_dates(X)
+        with as_numbers("X"):
+            checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])  # pyright: ignore
+        return checked
+
+
+def load(path: Path | str, device: str | None = None) -> Any:
+    """Read an estimator that `save` wrote, ready to predict.
+
+    Parameters
+    ----------
+    path : path-like
+        The model file.
+    device : str, optional
+        Where to put its tensors; by default where they were when it was saved, if that exists here.
+
+    Returns
+    -------
+    DistributedGPRegressor or SparseGridGP
+    """
+    if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
+    state = persistence.load(path, device)
+    with persistence.readable(path):
+        return _restored(path, state, device)
+
+
+def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> ModelMixin:
+    """The estimator that `save` described."""
+    kind = state["estimator"]
+    if kind not in ESTIMATORS:
+        raise persistence.ModelFileError(f"{path} holds a {kind}, which this distgp does not know")
+    parameters = dict(state["parameters"])
+    if device is not None:
+        parameters["device"] = device
+    elif parameters["device"] != "cpu" and not torch.cuda.is_available():
+        parameters["device"] = "cpu"
+    made: Any = ESTIMATORS[kind](**parameters)
+    made.model_ = model = state["model"]
+    made.n_features_in_ = model.schema.n_features
+    if model.schema.names is not None:
+        made.feature_names_in_ = np.array(model.schema.names, dtype=object)
+    made.choice_, made.settled_ = state.get("choice"), state.get("settled") or {}
+    return made
+
+
+def _number(value: torch.Tensor) -> float | np.ndarray:
+    return float(value) if value.ndim == 0 else value.cpu().numpy()

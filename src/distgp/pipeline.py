@@ -1,0 +1,469 @@
+"""The way from rows to a model, and from a model to predictions, top to bottom.
+
+    Rows → place → train θ → condition experts → combine → Model → predict
+
+`place` puts standardised rows where the experts will live; `fit` is the rest of the first line, for
+rows in this process, rows that workers read from files, trials and cross-validation alike. `update`
+adds rows to a model. Nothing here knows an estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from distgp import metrics
+from distgp.aggregation import Aggregator, Combined, Ensemble, default_aggregator
+from distgp.calibration import Calibration
+from distgp.data import parquet, sample, source
+from distgp.data.partition import split, with_communication
+from distgp.data.rows import Rows, Schema
+from distgp.data.scaling import Scaling
+from distgp.data.shard import Shard, stack
+from distgp.data.transforms import Transform, transform_of
+from distgp.engines import Engine, Placement
+from distgp.experts import Parameters, Posterior
+from distgp.likelihoods import Gaussian
+from distgp.likelihoods.gaussian import standardised_noise
+from distgp.model import Model, TargetModel
+from distgp.novelty import Inputs, warn_of_novelty
+from distgp.plan import Plan, open_engine
+from distgp.training import Learning
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Standardised rows where their experts will live, and what was done to them.
+
+    Parameters
+    ----------
+    engine : Engine
+        Where they live.
+    shards : Placement of Shard
+        One shard per expert, with all targets.
+    schema : Schema
+        The columns of the inputs.
+    scalings : tuple of Scaling
+        The units of the data, for each target.
+    transforms : tuple of Transform or None
+        What each target was transformed by.
+    one_target : bool
+        Whether the targets were given as one column.
+    row_noise : float, optional
+        Where rows have noise variances of their own: their mean, in the target's units.
+    """
+
+    engine: Engine
+    shards: Placement[Shard]
+    schema: Schema
+    scalings: tuple[Scaling, ...]
+    transforms: tuple[Transform | None, ...]
+    one_target: bool = True
+    row_noise: float | None = None
+
+    def with_inputs(self, model: Model[TargetModel], plan: Plan) -> Model[TargetModel]:
+        """The model with what the training inputs look like, for warnings of novelty."""
+        inputs = Inputs.of(self.shards, plan.seed, nearest=plan.kind.holds_rows)
+        return replace(model, inputs=inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class FileRows:
+    """Rows in Parquet files that workers read by themselves; this process never holds them."""
+
+    files: parquet.ParquetRows
+    target: str
+    columns: Mapping[str, Any]
+    missing: str
+
+    def sample(self, plan: Plan, size: int) -> Rows:
+        """Draw a sample of the rows into this process, for choices to be made on."""
+        engine = open_engine(plan.engine, plan.device)
+        few = min(engine.workers, self.files.n)
+        shards, schema = self._read(engine, few, plan.seed)
+        some = sample.drawn(shards, size, plan.seed)
+        X, y, order = (value.cpu().numpy() for value in (some.X, some.y, some.rows))
+        return Rows(X, y, schema, time=order if plan.validation == "last" else None)
+
+    def place(self, plan: Plan) -> tuple[Plan, Placed]:
+        """Let every worker read its rows, and standardise them there."""
+        engine = open_engine(plan.engine, plan.device)
+        M = plan.number_of_experts(self.files.n, engine.workers)
+        raw, schema = self._read(engine, M, plan.seed)
+        plan = replace(plan, schema=schema).settled({})  # now that the columns are known
+        scaling = parquet.scaling_of(raw, plan.normalize, schema.n_features, schema.blocks)
+        shards = parquet.standardise(raw, scaling, plan.like)
+        return plan, Placed(engine, shards, schema, (scaling,), (None,))
+
+    def _read(self, engine: Engine, n_experts: int, seed: int) -> tuple[Placement[Shard], Schema]:
+        stretches, columns = parquet.place(
+            engine, self.files, n_experts, self.target, **self.columns
+        )
+        return parquet.read(stretches, columns, self.missing, seed), Schema.of(columns)
+
+
+def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, ...]]:
+    """Transform every target; what a transform learns, it learns of these rows."""
+    columns = rows.targets.T
+    transforms = tuple(transform_of(plan.target_transform, column) for column in columns)
+    if plan.target_transform is None:
+        return rows, transforms
+    parts = zip(transforms, columns, strict=True)
+    z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
+    return replace(rows, y=z.reshape(rows.y.shape)), transforms
+
+
+def place(plan: Plan, rows: Rows, transforms: Sequence[Transform | None] = ()) -> Placed:
+    """Standardise rows, divide them into shards, and put these on the engine's workers.
+
+    Parameters
+    ----------
+    plan : Plan
+        With its expert settled.
+    rows : Rows
+        The rows, their targets transformed already.
+    transforms : sequence of Transform or None
+        What transformed each target; nothing by default.
+
+    Returns
+    -------
+    Placed
+    """
+    X, targets, like = rows.X, rows.targets, plan.like
+    scalings = tuple(
+        Scaling.of(X, y, plan.normalize, plan.mean == "linear", rows.weight, rows.schema.blocks)
+        for y in targets.T
+    )
+    engine = open_engine(plan.engine, plan.device)
+    M = plan.number_of_experts(len(rows), engine.workers)
+    pairs = zip(scalings, targets.T, strict=True)
+    scaled = torch.stack([scaling.targets(y, X, like) for scaling, y in pairs], -1)
+    weight, noise = (
+        None if values is None else torch.as_tensor(values).to(like)
+        for values in (rows.weight, rows.noise)
+    )
+    numbers = torch.arange(len(rows), device=like.device)
+    data = Shard(scalings[0].inputs(X, like), scaled, numbers, None, weight, noise)
+    shards = source.place(engine, divided(plan, data, M))
+    row_noise = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
+    known = tuple(transforms) or (None,) * len(scalings)
+    return Placed(engine, shards, rows.schema, scalings, known, rows.y.ndim == 1, row_noise)
+
+
+def divided(plan: Plan, data: Shard, n_experts: int) -> list[Shard]:
+    """Divide rows into shards, one per expert, as the plan's partition says."""
+    if isinstance(plan.partition, np.ndarray):
+        return split(data, plan.partition)
+    if plan.aggregation is not None and plan.aggregation.needs_communication_shard:
+        return with_communication(data, n_experts, plan.partition, plan.seed)
+    return split(data, plan.partition.assign(data.X.cpu().numpy(), n_experts, plan.seed))
+
+
+def fit(plan: Plan, placed: Placed) -> Model[TargetModel]:
+    """Train, condition and combine the experts of every target where the rows are.
+
+    Parameters
+    ----------
+    plan : Plan
+        What to do, with nothing left to be chosen.
+    placed : Placed
+        The rows.
+
+    Returns
+    -------
+    Model
+    """
+    targets = tuple(fit_target(plan, placed, place_) for place_ in range(len(placed.scalings)))
+    return Model(targets, placed.one_target, placed.schema, plan.seed)
+
+
+def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
+    """Fit one target: train θ, condition one expert per shard on all its rows, combine them."""
+    scaling, row_noise = placed.scalings[column], placed.row_noise
+    shards = placed.shards.derive(Shard.target, column)
+    if row_noise is not None:
+        row_noise = row_noise / scaling.y_scale**2
+        shards = shards.derive(standardised_noise, scaling.y_scale**2)
+    theta, learning = starting_point(plan, scaling, column, row_noise is not None)
+    result = None if learning is None else learning.on(plan.kind, shards)
+    theta = theta if result is None else result.parameters
+    Z = plan.kind.last_inducing(plan.inducing(scaling), theta, shards, plan.seed)
+    ensemble = Ensemble.condition(plan.kind, replace(theta, inducing=Z), shards)
+    method = plan.aggregation or default_aggregator(ensemble)
+    likelihood = Gaussian(ensemble.noise(), row_noise)
+    combined = method.combine(ensemble)
+    transform = placed.transforms[column]
+    return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)
+
+
+def starting_point(
+    plan: Plan, scaling: Scaling, column: int, factor: bool
+) -> tuple[Parameters, Learning | None]:
+    """θ to start from, and how to learn a better one; None where nothing is trained.
+
+    Training starts where an earlier fit ended, with warm_start; or else where the trial of what was
+    chosen ended, which has seen nearly as much; or else at what the kernel says, or at shorter
+    lengthscales.
+    """
+    initial = plan.initial(scaling.x_scale, factor)
+    start, search, learnt = initial.parameters, initial.named, False
+    if plan.found:
+        found = plan.found[min(column, len(plan.found) - 1)]
+        moved = initial.moved_to(found, plan.fixed)
+        search = moved is None and (search or not plan.from_trial)
+        start, learnt = (start, False) if moved is None else (moved, plan.from_trial)
+    if plan.algorithm is None:
+        return start, None
+    bounds = initial.bounds(capped=plan.normalize)
+    for name, pair in plan.bounds.items():
+        bounds |= dict.fromkeys(initial.parameters.paths(name), pair)
+    learning = Learning(
+        plan.algorithm,
+        start,
+        plan.inducing(scaling),
+        search,
+        learnt,
+        plan.training_rows,
+        plan.priors,
+        bounds,
+        [*plan.fixed, *initial.fixed],
+        plan.seed,
+        plan.verbose,
+    )
+    return start, learning
+
+
+def update(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetModel]:
+    """Add rows to a model as one new expert; scaling, transform and θ stay.
+
+    Where each expert has hyperparameters of its own, the new one learns its own. The weights of the
+    aggregator are computed anew. Experts on a cluster are brought into this process first.
+    """
+    for target, y in zip(model.targets, rows.targets.T, strict=True):
+        if target.transform is not None:
+            target.transform.check(y)
+    pairs = zip(model.gathered().targets, rows.targets.T, strict=True)
+    targets = (_updated(plan, target, replace(rows, y=y)) for target, y in pairs)
+    return replace(model, targets=tuple(targets))
+
+
+def _updated(plan: Plan, target: TargetModel, rows: Rows) -> TargetModel:
+    """One target's model with one more expert."""
+    shard = _new_shard(target, rows)
+    posterior = _new_expert(plan, target, shard)
+    return recombined(plan, target, target.ensemble.extended(posterior))
+
+
+def recombined(plan: Plan, target: TargetModel, ensemble: Ensemble) -> TargetModel:
+    """One target's model with other experts, combined anew by the aggregator that suits them."""
+    method = plan.aggregation or default_aggregator(ensemble)
+    likelihood = replace(target.likelihood, noise=ensemble.noise())
+    return replace(
+        target,
+        ensemble=ensemble,
+        aggregation=method,
+        combined=method.combine(ensemble),
+        likelihood=likelihood,
+    )
+
+
+def without_experts(
+    plan: Plan, model: Model[TargetModel], places: Sequence[int]
+) -> Model[TargetModel]:
+    """Forget the rows of some experts, and combine the others anew, in this process."""
+    targets = model.gathered().targets
+    left = (recombined(plan, target, target.ensemble.without(places)) for target in targets)
+    return replace(model, targets=tuple(left))
+
+
+def _new_shard(target: TargetModel, rows: Rows) -> Shard:
+    """New rows in the units of a fitted model."""
+    like, seen = target.parameters.noise, target.ensemble.row_count()
+    z = rows.y if target.transform is None else target.transform.forward(rows.y)
+    scaling, n = target.scaling, len(rows)
+    noise = target.likelihood.standardised(n, scaling, rows.noise)
+    own = (None if v is None else torch.as_tensor(v).to(like) for v in (rows.weight, noise))
+    numbers = torch.arange(seen, seen + n, device=like.device)
+    inputs, scaled = scaling.inputs(rows.X, like), scaling.targets(z, rows.X, like)
+    return Shard.of(inputs, scaled, numbers, *own)
+
+
+def _new_expert(plan: Plan, target: TargetModel, shard: Shard) -> Posterior:
+    """Condition one more expert on new rows, with the others' θ or, where each has its own, its own."""
+    expert, theta = target.ensemble.expert, target.parameters
+    if not theta.batch and not theta.inducing_batch:
+        return expert.condition(theta, stack([shard]))
+    own = theta[0]
+    m = None if own.inducing is None else len(own.inducing)
+    if m is not None and shard.n < m:
+        raise ValueError(
+            f"a new expert with its own {m} inducing inputs needs as many rows at least, got {shard.n}"
+        )
+    factor = target.likelihood.row_noise is not None
+    _, learning = starting_point(replace(plan, found=()), target.scaling, 0, factor)
+    if learning is not None:
+        learning = replace(learning, inducing="auto" if m is None else m)
+        own = learning.on(expert, source.placed([shard])).parameters[0]
+    return expert.condition(own.unsqueezed(), stack([shard]))
+
+
+def standardised_points(model: Model[TargetModel], X: np.ndarray, warn: bool = True) -> Tensor:
+    """Points in the units of the experts; warns where many are unlike the training rows."""
+    target = model.targets[0]
+    inputs = target.scaling.inputs(X, target.parameters.noise)
+    if warn and model.inputs is not None:
+        warn_of_novelty(model.inputs, inputs)
+    return inputs
+
+
+def combinations(
+    model: Model[TargetModel], aggregation: Aggregator | Literal["auto"]
+) -> list[Combined]:
+    """Combine the experts of each target by another aggregator, or by that which suits them best."""
+    made = []
+    for target in model.targets:
+        ensemble = target.ensemble
+        method = default_aggregator(ensemble) if aggregation == "auto" else aggregation
+        same = method == target.aggregation
+        made.append(target.combined if same else method.combine(ensemble))
+    return made
+
+
+def predict(
+    model: Model[TargetModel],
+    X: np.ndarray,
+    what: Literal["mean", "variance", "covariance"] = "variance",
+    *,
+    latent: bool = False,
+    combined: Sequence[Combined] | None = None,
+    noise: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Predict at the rows of X, in the targets' units.
+
+    Parameters
+    ----------
+    model : Model
+        A fitted model.
+    X : ndarray of shape (N, d)
+        Points in the units of the data.
+    what : {"mean", "variance", "covariance"}
+        The mean alone, without variance work; or with it the variance, or the covariance.
+    latent : bool, default=False
+        Whether the uncertainty is that of f; by default that of an observation.
+    combined : sequence of Combined, optional
+        Other combinations of the same experts, one for each target.
+    noise : ndarray of shape (N,), optional
+        The noise variances of the observations, in the targets' units.
+
+    Returns
+    -------
+    list of ndarray
+        The mean, and what was asked for beside it; several targets in the last dimension.
+    """
+    inputs, parts = standardised_points(model, X), []
+    for target, other in with_combinations(model, combined):
+        if what == "mean":
+            parts.append((target.mean(X, inputs, other),))
+        elif what == "variance":
+            parts.append(target.predict(X, inputs, latent, other, noise))
+        else:
+            parts.append(target.covariance(X, inputs, latent, other, noise))
+    return model.columns(parts)
+
+
+def predict_gaussian(
+    model: Model[TargetModel],
+    X: np.ndarray,
+    *,
+    latent: bool = False,
+    combined: Sequence[Combined] | None = None,
+    noise: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Predict mean and variance of that which is Gaussian: the target, or its transform."""
+    inputs = standardised_points(model, X)
+    return model.columns(
+        [
+            target.gaussian(X, inputs, latent, other, noise)
+            for target, other in with_combinations(model, combined)
+        ]
+    )
+
+
+def with_combinations(
+    model: Model[TargetModel], combined: Sequence[Combined] | None
+) -> list[tuple[TargetModel, Combined | None]]:
+    """Each target's model with the combination to use, None for its own."""
+    return list(zip(model.targets, combined or [None] * len(model.targets), strict=True))
+
+
+def calibrated(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetModel]:
+    """Score the model's predictions of rows that it never saw."""
+    groups = rows.groups if plan.calibrate == "mondrian" else None
+    targets, inputs = [], standardised_points(model, rows.X)
+    for target, y in zip(model.targets, rows.targets.T, strict=True):
+        mean, variance = target.gaussian(rows.X, inputs, latent=False, noise=rows.noise)
+        scores = Calibration.of(target.log_slope(y)[0], mean, np.sqrt(variance), groups)
+        targets.append(replace(target, calibration=scores))
+    return replace(model, targets=tuple(targets))
+
+
+def quantiles(
+    model: Model[TargetModel],
+    X: np.ndarray,
+    levels: Sequence[float],
+    groups: ArrayLike | None,
+    *,
+    latent: bool = False,
+    combined: Sequence[Combined] | None = None,
+    noise: np.ndarray | None = None,
+) -> np.ndarray:
+    """Quantiles at these probabilities, (N, levels) or (N, targets, levels), calibrated if the model is."""
+    inputs = standardised_points(model, X)
+    parts = [
+        target.quantiles(*target.gaussian(X, inputs, latent, other, noise), levels, groups, latent)
+        for target, other in with_combinations(model, combined)
+    ]
+    return parts[0] if model.one_target else np.stack(parts, 1)
+
+
+def with_interval(
+    model: Model[TargetModel],
+    X: np.ndarray,
+    levels: Sequence[float],
+    *,
+    latent: bool = False,
+    combined: Sequence[Combined] | None = None,
+) -> list[np.ndarray]:
+    """Mean, variance and two quantiles, for the price of one prediction."""
+    inputs, parts = standardised_points(model, X), []
+    for target, other in with_combinations(model, combined):
+        z, variance = target.gaussian(X, inputs, latent, other)
+        lower, upper = target.quantiles(z, variance, levels, None, latent).T
+        parts.append((*target.of_target(z, variance), lower, upper))
+    return model.columns(parts)
+
+
+def draw(
+    model: Model[TargetModel], X: np.ndarray, size: int, seed: int, latent: bool
+) -> np.ndarray:
+    """Joint draws of the observations, or of f, (N, size) or (N, targets, size)."""
+    inputs = standardised_points(model, X)
+    seeds = np.random.SeedSequence(seed).generate_state(len(model.targets))
+    pairs = zip(model.targets, seeds, strict=True)
+    draws = [target.sample(X, inputs, size, int(one), latent) for target, one in pairs]
+    return draws[0] if model.one_target else np.stack(draws, axis=1)
+
+
+def nlpd(model: Model[TargetModel], y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
+    """The mean negative log density of observed targets, given predictions of that which is Gaussian."""
+    columns = (y[:, None] if y.ndim == 1 else y).T
+    parts = [target.log_slope(one) for target, one in zip(model.targets, columns, strict=True)]
+    z = np.stack([part for part, _ in parts], -1).reshape(y.shape)
+    slope = float(np.mean([np.mean(log_slope) for _, log_slope in parts]))
+    return metrics.nlpd(z.ravel(), mean.ravel(), variance.ravel()) - slope

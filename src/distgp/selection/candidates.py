@@ -1,0 +1,102 @@
+"""The candidates that are measured where the choice is left to us.
+
+Trials are cheap: they learn from few rows, but for nearest rows, whose neighbours must be as near as they
+will be; and training of the best starts where its trial ended.
+
+`benchmarks/estimator.py` measures the costs behind the rules on two CPU cores. Training exact experts of
+s rows costs about s²n per round. On a smooth function small shards lose nothing and are cheap; on a
+rough one, where rows never suffice, the error falls as s grows, and sparse experts are far worse. So s
+is as large as seems affordable: 1,000. Two-level adds n² kernel values, again for every n rows
+predicted: beyond 20,000 rows sparse experts take over, whose cost is linear in n, and constant for
+training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from distgp._util.parameters import is_auto
+from distgp.plan import FIRST_KERNEL, Plan
+from distgp.training import NearestRows
+
+EXACT_ALONE = 1_500
+"""Rows up to which one exact GP is affordable."""
+OWN_INDUCING = 100
+"""Inducing inputs of an expert that learns hyperparameters of its own."""
+QUICK = NearestRows(n_targets=1024, stages=2, n_iter=60)
+"""Training by nearest rows in a trial."""
+TRIAL_ROWS = 4_000
+"""Rows that a candidate learns from in its trial, but for nearest rows."""
+KERNELS_TRIED = (FIRST_KERNEL, "rbf", "matern52 + linear", "rbf + linear", "linear")
+"""The kernels that kernel="auto" stands for."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to fit.
+
+    Parameters
+    ----------
+    name : str
+        What the user reads.
+    settings : mapping of str to object
+        The estimator's parameters, by name.
+    trial : mapping of str to object
+        Parameters that make its trial cheaper.
+    rows : int, optional
+        The number of rows that its trial learns from, at most; all by default.
+    """
+
+    name: str
+    settings: Mapping[str, object]
+    trial: Mapping[str, object] = field(default_factory=dict)
+    rows: int | None = None
+
+    def with_kernels(self) -> list[Candidate]:
+        """The same way to fit, with every kernel that is tried."""
+        return [
+            replace(self, name=f"{self.name}, {name}", settings={**self.settings, "kernel": name})
+            for name in KERNELS_TRIED
+        ]
+
+
+def ways_to_fit(n: int) -> list[Candidate]:
+    """The ways to fit n rows that are worth measuring.
+
+    One exact GP while it is affordable, and beyond it its two approximations, by inducing inputs and
+    by nearest rows; and experts with hyperparameters of their own, which do not agree where rows are
+    unlike those that they know, so that their combination is cautious there.
+    """
+    own = {
+        "expert": "sparse",
+        "training": "independent",
+        "aggregation": "opt-local",
+        "n_inducing": OWN_INDUCING,
+    }
+    independent = Candidate("independent experts, opt-local", own, {"n_iter": 40}, TRIAL_ROWS)
+    if n <= EXACT_ALONE:
+        exact = {"expert": "exact", "n_experts": 1}
+        return [Candidate("exact GP", exact, {"n_iter": 60}), independent]
+    sparse = {"n_inducing": 256, "n_iter": 30}
+    return [
+        Candidate("nearest rows", {"expert": "nearest"}, {"training": QUICK, "n_inducing": 0}),
+        Candidate("sparse, pooled", {"expert": "sparse"}, sparse, TRIAL_ROWS),
+        independent,
+    ]
+
+
+def as_given(plan: Plan) -> Candidate:
+    """The way to fit that the user gave, with a cheaper trial."""
+    algorithm = plan.algorithm
+    if algorithm is None or not algorithm.draws_rows:
+        return Candidate("as given", {}, {"n_iter": 60}, TRIAL_ROWS)
+    # Nearest rows keep all rows as neighbours.
+    left = is_auto(plan.given["training"])
+    return Candidate("as given", {}, {"training": QUICK} if left else {"n_iter": 60})
+
+
+def numbers_of_experts(n: int) -> list[int]:
+    """The numbers of experts that the paper tries: ⌊√n / i⌋ for i = 4, 5, 6."""
+    return sorted({max(1, int(math.sqrt(n) / i)) for i in (4, 5, 6)})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from distgp.engines import travels
 from distgp.experts import ExactExpert
 
 
@@ -70,3 +71,17 @@ def fails(item, text):
 
 def dies(item):
     os._exit(1)
+
+
+@travels("sums", factor="weights")
+def scaled_sum(item, factor=None):
+    return item.sum() if factor is None else (item * factor).sum()
+
+
+@travels({"values": "rows", "*": "counts"})
+def values_and_count(item):
+    return {"values": item, "count": len(item)}
+
+
+def as_numbers(item):
+    return item.tolist()

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from distgp.data import sample
+from distgp.engines import travels
 from distgp.experts import Posterior, SparsePosterior, inducing
 from distgp.experts.base import chunk_rows
 from distgp.experts.sparse import LARGEST_INDUCING
@@ -193,6 +194,7 @@ def _share_alone(model: TargetModel) -> float:
     return float((explained < NO_SAY).double().mean())
 
 
+@travels("distances", X="inputs", numbers="inputs")
 def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
     """Return the largest squared correlation of f at each point with f at another row of a worker, (N,).
 
@@ -214,6 +216,7 @@ def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
     return torch.cat(found).clamp_max(1.0)
 
 
+@travels("moments")
 def _target_moments(posterior: Posterior) -> Tensor | None:
     """Return n, Σy and Σy² of a worker's rows; None where they are no longer held."""
     if posterior.shard is None:
@@ -240,6 +243,7 @@ def too_few_inducing(fit: FittedModel) -> str | None:
     )
 
 
+@travels("sums")
 def _residual(posterior: SparsePosterior) -> Tensor:
     """Return Σ(k(x, x) − q(x, x)) / σ² and n of a worker's rows."""
     sums = posterior.sums

@@ -23,7 +23,7 @@ from distgp.aggregation import Ensemble
 from distgp.data import sample
 from distgp.data.neighbors import Neighbors
 from distgp.data.shard import Shard
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.experts.base import chunk_rows, in_chunks
 from distgp.warn import warn_user
 
@@ -208,11 +208,13 @@ def _in_parts(item: Any) -> Iterator[Tensor]:
     return (part.without_padding().X for part in rows.chunks(chunk_rows(rows.d, rows.X.device)))
 
 
+@travels("distances")
 def _square_distances(item: Any, inputs: Inputs) -> Tensor:
     """Squared Mahalanobis distances of a worker's rows."""
     return inputs.mahalanobis(_real(item).X).square().cpu()
 
 
+@travels("moments")
 def _sums(item: Any) -> tuple[Tensor, Tensor]:
     """n and Σx of a worker's rows."""
     parts = [(len(X), X.sum(0, dtype=torch.float64).cpu()) for X in _in_parts(item)]
@@ -220,6 +222,7 @@ def _sums(item: Any) -> tuple[Tensor, Tensor]:
     return total.new_tensor(sum(n for n, _ in parts)), total
 
 
+@travels("moments", mean="moments")
 def _products(item: Any, mean: Tensor) -> Tensor:
     """Σ(x − μ)(x − μ)ᵀ of a worker's rows, (d, d)."""
 
@@ -230,6 +233,7 @@ def _products(item: Any, mean: Tensor) -> Tensor:
     return torch.stack([product(X) for X in _in_parts(item)]).sum(0).cpu()
 
 
+@travels("distances", mean="moments", scale="moments", X="points")
 def _nearest(item: Any, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:
     """The distance of every row of X to the nearest of a worker's rows, (N,)."""
     rows = _real(item).X
@@ -244,6 +248,7 @@ def _nearest_others(shards: Placement[Shard], mean: Tensor, scale: Tensor, some:
     return torch.stack([distance.cpu() for distance in found]).amin(0)
 
 
+@travels("distances", mean="moments", scale="moments", X="inputs", numbers="inputs")
 def _nearest_other(item: Any, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor) -> Tensor:
     """The distance of rows with these numbers to the nearest of a worker's rows with another number.
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from helpers import close, shard
 
-from distgp import DistributedGPRegressor, estimator
-from distgp.engines import DevicesEngine
+from distgp import DistributedGPRegressor
+from distgp.engines import DevicesEngine, opened
 from distgp.engines.devices import moved
 from distgp.experts import Parameters
 from distgp.kernels import RBF
@@ -65,10 +65,10 @@ def test_values_of_any_kind_are_moved_whole():
 
 def test_all_visible_gpus_are_used_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    engine = estimator.opened("local", "cuda")
+    engine = opened("local", "cuda")
     assert isinstance(engine, DevicesEngine) and engine.workers == 3
-    assert estimator.opened("local", "cuda:1").name == "local"
-    assert estimator.opened("local", "cpu").name == "local"
+    assert opened("local", "cuda:1").name == "local"
+    assert opened("local", "cpu").name == "local"
 
 
 def test_no_gpu_is_said(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.data.shard import Shard
+from distgp.engines import travels
 from distgp.experts import Parameters, SparsePosterior, SparseSums
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import inducing_factor, row_sums
@@ -31,6 +33,7 @@ class Basis:
         L_c, the Cholesky factor of k(X_c, X_c).
     """
 
+    travels_as: ClassVar[str] = "basis"
     parameters: Parameters
     L: Tensor
 
@@ -65,6 +68,7 @@ class Basis:
         return self.parameters.kernel.diag(X.to(WIDE)).to(X.dtype)
 
 
+@travels("basis")
 def _inducing_factor(posterior: SparsePosterior) -> Tensor:
     return posterior.Lu
 

@@ -16,7 +16,7 @@ from distgp.aggregation.ensemble import Ensemble
 from distgp.data.neighbors import TIE
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, concatenate
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.experts import NearestPosterior
 from distgp.experts.neighborhoods import Conditional, GlobalSums, OrderedRows, conditional
 from distgp.likelihoods import noise_of_rows
@@ -43,7 +43,6 @@ class Points:
         Rows with a lower priority than this may be neighbours.
     """
 
-    travels_as: ClassVar[str] = "points"
     X: Tensor
     located: Tensor
     limit: Tensor
@@ -57,10 +56,10 @@ class Points:
 class Question:
     """Points that another cell may have nearer rows for: which of the home's, and how near."""
 
-    travels_as: ClassVar[str] = "points"
     which: Tensor
     points: Points
     farthest: Tensor
+    travels_as: str  # "points" of whoever asks for predictions, or "inputs" of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +168,7 @@ def _transposed(table: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*table, strict=True)]
 
 
+@travels("rows", centres="moments")
 def _by_centre(posterior: NearestPosterior, centres: Tensor) -> list[Shard]:
     """A worker's rows by their nearest centre."""
     rows = posterior.shard.flatten().without_padding()
@@ -181,6 +181,7 @@ def _cell(posterior: NearestPosterior, parts: tuple[Shard, ...]) -> OrderedRows 
     return OrderedRows(posterior.parameters, concatenate(parts)) if parts else None
 
 
+@travels("moments")
 def _sphere(cell: OrderedRows) -> tuple[Tensor, Tensor]:
     """Centre and radius of a cell; infinite where the kernel has no coordinates."""
     located = cell.search.coordinates
@@ -190,14 +191,17 @@ def _sphere(cell: OrderedRows) -> tuple[Tensor, Tensor]:
     return centre, (located - centre).norm(dim=-1).max() + 2 * TIE
 
 
+@travels("points", X="points")
 def _located(cell: OrderedRows, X: Tensor) -> Tensor:
     return cell.located(X)
 
 
+@travels("counts")
 def _size(cell: OrderedRows) -> int:
     return len(cell.X)
 
 
+@travels(wanted="points")
 def _at_home(cell: OrderedRows, k: int, wanted: Points | slice) -> AtHome:
     """Points with their nearest rows of this cell; a slice stands for the cell's own rows."""
     own = None
@@ -208,15 +212,17 @@ def _at_home(cell: OrderedRows, k: int, wanted: Points | slice) -> AtHome:
     return AtHome(cell, wanted, own, *cell.search.nearest_before(wanted.located, before, k))
 
 
+@travels(centres="moments", radii="moments")
 def _questions(home: AtHome, centres: Tensor, radii: Tensor, own: int) -> list[Question | None]:
     """For every other cell, the points that it may have nearer rows for."""
     farthest = home.square[:, -1]  # infinite where the home cell has fewer than k rows
+    kind = "points" if home.own is None else "inputs"
     found: list[Question | None] = []
     for cell, (centre, radius) in enumerate(zip(centres, radii, strict=True)):
         least = ((home.points.located - centre).norm(dim=-1) - radius).clamp_min(0.0).square()
         which = torch.nonzero(least <= farthest)[:, 0]
-        nothing = cell == own or not len(which)
-        found.append(None if nothing else Question(which, home.points.take(which), farthest[which]))
+        nothing, some = cell == own or not len(which), home.points.take(which)
+        found.append(None if nothing else Question(which, some, farthest[which], kind))
     return found
 
 
@@ -257,6 +263,7 @@ def _winners(home: AtHome, k: int, answers: list[Answer | None]) -> tuple[Tensor
     return source, index
 
 
+@travels("distances")
 def _winning_places(home: AtHome, k: int, answers: list[Answer | None]) -> list[Tensor | None]:
     """For every other cell, the places of its rows that won, each once."""
     source, index = _winners(home, k, answers)
@@ -267,11 +274,13 @@ def _winning_places(home: AtHome, k: int, answers: list[Answer | None]) -> list[
     return found
 
 
+@travels("rows", places="distances")
 def _rows_at(cell: OrderedRows, places: list[Tensor | None]) -> list[Shard | None]:
     """The rows at these places, for each home."""
     return [None if which is None else cell.rows_at(which) for which in places]
 
 
+@travels("predictions")
 def _conditional(
     home: AtHome, k: int, found: tuple[list[Answer | None], list[Shard | None]]
 ) -> Conditional:

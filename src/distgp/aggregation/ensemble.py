@@ -18,7 +18,7 @@ from torch import Tensor
 from distgp.data import sample
 from distgp.data.shard import Shard, unstack
 from distgp.data.source import placed
-from distgp.engines import LocalPlacement, Placement
+from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import Expert, Parameters, Posterior
 
 Result = TypeVar("Result")
@@ -118,7 +118,7 @@ class Ensemble:
         Sparse experts come without the rows that they were conditioned on, exact ones are made of
         them.
         """
-        if isinstance(self.placement, LocalPlacement):
+        if isinstance(self.placement, LocalPlacement) and self.placement.may_leave is None:
             return self
         return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows)))).joined()
 
@@ -226,5 +226,6 @@ def _without_rows(posterior: Posterior) -> Posterior:
     return posterior.without_rows()
 
 
+@travels("counts")
 def _row_count(posterior: Posterior) -> int:
     return posterior.row_count()

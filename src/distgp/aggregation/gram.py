@@ -17,6 +17,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.basis import Basis, sum_of
 from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.engines import travels
 from distgp.experts import LinearPosterior, SparsePosterior
 from distgp.experts.base import Means, chunk_rows
 from distgp.experts.sparse import row_sums
@@ -121,6 +122,7 @@ def means_at(means: list[Means], X: Tensor) -> Tensor:
     return torch.cat([part.mean(X) for part in means]).to(WIDE)
 
 
+@travels("sums")
 def rkhs_inner(posterior: LinearPosterior, means: list[Means]) -> Tensor:
     """⟨f_i, f_j⟩_H = Σ_p c_p f_j(p) over the representer (p, c_p) of f_i, (count, M)."""
     points, coefficients = posterior.representer()
@@ -182,6 +184,7 @@ def _equations_on_basis(
     return NormalEquations(0.5 * (G + G.mT), noise.sqrt() * W @ Ay)
 
 
+@travels("sums")
 def _projections_and_sums(
     posterior: LinearPosterior, basis: Basis
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -197,5 +200,6 @@ def _projections_and_sums(
     return W, sums.AAt, sums.Ay
 
 
+@travels("sums")
 def _weights_and_sums(posterior: SparsePosterior) -> tuple[Tensor, Tensor, Tensor]:
     return posterior.weights, posterior.sums.AAt.sum(0), posterior.sums.Ay.sum(0)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from distgp.aggregation.base import Aggregator, Combined, Pointwise, check_choice, joined
 from distgp.aggregation.ensemble import Ensemble
-from distgp.engines import LocalPlacement, Placement
+from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import Posterior, Prediction
 from distgp.experts.base import latent_variance
 from distgp.likelihoods.gaussian import Space
@@ -133,11 +133,12 @@ class AugmentedCombined(Pointwise):
 
     def gathered(self) -> AugmentedCombined:
         """The same posterior with its augmented experts in this process."""
-        if isinstance(self.augmented, LocalPlacement):
+        if isinstance(self.augmented, LocalPlacement) and self.augmented.may_leave is None:
             return self
         return replace(self, augmented=LocalPlacement(tuple(self.augmented.map(_without_rows))))
 
 
+@travels("predictions", X="points")
 def expert_marginals(posterior: Posterior, X: Tensor) -> Marginals:
     """Means, variances and priors of a worker's experts at X."""
     out = posterior.predict(X)
@@ -161,10 +162,12 @@ def augmented_experts(ensemble: Ensemble) -> Placement[AugmentedExperts]:
     return ensemble.derive(_augment, message, each=skip)
 
 
+@travels("predictions", X="points")
 def _covariance(posterior: Posterior, X: Tensor) -> Tensor:
     return posterior.covariance(X)[0]
 
 
+@travels("predictions", X="points")
 def _augmented_marginals(experts: AugmentedExperts, X: Tensor) -> Marginals:
     own, base = expert_marginals(experts.posterior, X), experts.base.predict(X)
     mean, variance = base.mean.expand_as(own.mean), base.variance.expand_as(own.mean)

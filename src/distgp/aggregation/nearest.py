@@ -16,6 +16,7 @@ from torch import Tensor
 from distgp.aggregation.base import Aggregator, Combined, refusal
 from distgp.aggregation.cells import Cells
 from distgp.aggregation.ensemble import Ensemble
+from distgp.engines import travels
 from distgp.experts import NearestExpert, NearestPosterior, Prediction
 from distgp.experts.neighborhoods import GlobalPart, GlobalSums, joint_covariance
 
@@ -94,13 +95,16 @@ def _sums(posterior: NearestPosterior) -> GlobalSums:
     return posterior.flat.sums(posterior.expert.n_conditioning)
 
 
+@travels("predictions", X="points")
 def _predict(posterior: NearestPosterior, X: Tensor, part: GlobalPart | None) -> Prediction:
     return posterior.flat.predict(X, posterior.expert.n_neighbors, part)
 
 
+@travels("predictions", X="points")
 def _mean(posterior: NearestPosterior, X: Tensor, part: GlobalPart | None) -> Tensor:
     return posterior.flat.mean(X, posterior.expert.n_neighbors, part)
 
 
+@travels("predictions", X="points")
 def _between(posterior: NearestPosterior, X: Tensor, part: GlobalPart | None) -> Tensor:
     return joint_covariance(posterior.flat, X, posterior.expert.n_neighbors, part)

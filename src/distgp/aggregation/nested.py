@@ -15,6 +15,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation.base import Aggregator, Combined, Pointwise, joined
 from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.engines import Kinds, travels
 from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior
 from distgp.experts.base import chunk_rows, latent_variance
 from distgp.kernels import Kernel
@@ -141,6 +142,7 @@ def moment_entries(ensemble: Ensemble) -> int:
     return max(1, (sum(ensemble.map(_entries)) + ensemble.size**2) // 8)
 
 
+@travels("counts")
 def _entries(posterior: Posterior) -> int:
     return posterior.entries
 
@@ -149,6 +151,7 @@ def _entries(posterior: Posterior) -> int:
 class Projections:
     """A worker's expert means as random variables of the prior: see `LinearPosterior.projection`."""
 
+    travels_as: ClassVar[Kinds] = {"mean": "predictions", "points": "inputs", "*": "projections"}
     mean: Tensor  # (count, N)
     points: Tensor  # (count, p, d)
     a: Tensor  # (count, p, N)
@@ -161,10 +164,12 @@ class Projections:
         return Projections(self.mean, points, a, self.to_f)
 
 
+@travels("projections", X="points")
 def _project(posterior: LinearPosterior, X: Tensor) -> Projections:
     return _projections(posterior, X, *posterior.projection(X))
 
 
+@travels("projections", X="points")
 def _project_whitened(posterior: SparsePosterior, X: Tensor) -> Projections:
     """The projections in whitened coordinates, which experts that share inducing inputs have in common."""
     v = posterior.whitened(X)

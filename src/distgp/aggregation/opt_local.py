@@ -18,6 +18,7 @@ from distgp.aggregation.base import (
     joined,
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.engines import travels
 from distgp.experts import Posterior, Prediction
 from distgp.likelihoods.gaussian import in_noise_units
 
@@ -89,6 +90,7 @@ class LocalCombined(Pointwise):
         return Prediction(mean, (shares * spread).sum(0))
 
 
+@travels("predictions", X="points")
 def _predictions(posterior: Posterior, X: Tensor) -> Prediction:
     return posterior.predict(X)
 

@@ -25,6 +25,7 @@ from distgp.aggregation.gram import (
     trial_sums,
 )
 from distgp.aggregation.variance import Central, Nested, VarianceRule, WeightedCombined
+from distgp.engines import travels
 from distgp.experts import Posterior
 from distgp.likelihoods import noise_factor
 
@@ -136,6 +137,7 @@ def eliminate(
     return beta, gamma, LB
 
 
+@travels("sums")
 def _prior_trace(posterior: Posterior) -> Tensor:
     """Σ k(x, x) over a worker's rows, each in units of its own noise."""
     rows = posterior.rows_held()

@@ -24,6 +24,7 @@ from distgp.aggregation.basis import (
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.nested import moment_entries, moments
+from distgp.engines import travels
 from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior, SparseSums
 from distgp.experts.base import in_chunks, latent_variance
 from distgp.warn import warn_user
@@ -40,6 +41,7 @@ class VarianceRule(ABC):
     """How a combination of experts gets its latent variance."""
 
     @staticmethod
+    @travels("predictions", X="points")
     def on_worker(posterior: LinearPosterior, X: Tensor) -> Prediction:
         """Return what the rule needs of a worker's experts: by default their means and variances."""
         return posterior.predict(X)
@@ -121,6 +123,7 @@ class WeightedCombined(Combined):
         return self.rule.between(X)
 
 
+@travels("predictions", X="points", weights="weights")
 def _weighted_mean(posterior: LinearPosterior, X: Tensor, weights: Tensor) -> Tensor:
     return posterior.weighted_mean(X, weights)
 
@@ -156,6 +159,7 @@ class Printed(VarianceRule):
     weights: Tensor
 
     @staticmethod
+    @travels("predictions", X="points")
     def on_worker(posterior: LinearPosterior, X: Tensor) -> Prediction:
         """The experts' means, and the printed terms in the place of their variances."""
         parts = in_chunks(posterior.printed_variance, X, posterior.entries)
@@ -294,6 +298,7 @@ class OwnShared(BasisRule):
         return (prior + v.mT @ self.form @ v).to(X.dtype)
 
 
+@travels("sums", weights="weights")
 def _shared_parts(posterior: SparsePosterior, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σβ_i R_i and Σβ_i²(R_i − R_i²)."""
     beta, R = weights[:, None, None], posterior.shrinkage()
@@ -345,6 +350,7 @@ class OwnNystrom(BasisRule):
         return torch.minimum(torch.maximum(total, least), experts.variance.amin(0))
 
 
+@travels("sums", total="weights", weights="weights")
 def _central_parts(
     posterior: Posterior, basis: Basis, total: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

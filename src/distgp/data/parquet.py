@@ -28,7 +28,7 @@ from distgp.data.scaling import Scaling, common_scale, scale_of
 from distgp.data.shard import Shard
 from distgp.data.source import even_parts, named
 from distgp.data.table import BATCH_ROWS, Table, parquet_file, reading, with_keys
-from distgp.engines import Engine, Placement
+from distgp.engines import Engine, Placement, travels
 
 MOMENT_ROWS = 2**16
 """Rows that are looked at together when columns are measured."""
@@ -211,6 +211,7 @@ def _groups(footer: parquet.FileMetaData, rows: range) -> tuple[list[int], int]:
     return list(inside), edges[inside.start]
 
 
+@travels("categories")
 def _distinct(stretch: Stretch, name: str) -> set[str]:
     """List the different texts of a column in a worker's rows."""
     return set().union(*(distinct(batch.column(name)) for _, batch in _batches(stretch, [name])))
@@ -235,6 +236,7 @@ def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> S
     return batch_of(rows, RandomPartition().assign(X[:n], M, seed + stretch.experts.start))
 
 
+@travels("moments")
 def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
     """Compute n, the mean, and Σ(x − mean)² of every input column and the target."""
 
@@ -249,6 +251,7 @@ def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
     return n, mean.cpu().numpy(), square.cpu().numpy()
 
 
+@travels(scaling="moments")
 def _standardised(batch: Shard, scaling: Scaling, dtype: str) -> Shard:
     """Standardise the rows of a batch; the targets of padding stay 0."""
     x_mean, x_scale = (torch.as_tensor(v).to(batch.X) for v in (scaling.x_mean, scaling.x_scale))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard, concatenate, stack, unstack
-from distgp.engines import LocalPlacement, Placement
+from distgp.engines import LocalPlacement, Placement, travels
 
 
 class HoldsRows(Protocol):
@@ -109,6 +109,7 @@ def drawn(placement: Placement[Any], size: int, seed: int) -> Shard:
     return offers.take(row_priority(offers.rows, seed).argsort()[:size])
 
 
+@travels("moments")
 def target_moments(batch: Shard) -> Tensor:
     """n, Σy and Σy², of all copies. The targets are standardised, so that no digits are lost."""
     rows = batch.flatten().without_padding()
@@ -161,10 +162,12 @@ def _depth(lengths: Tensor, size: int) -> int:
     return low
 
 
+@travels("counts")
 def _count(item: HoldsRows) -> int:
     return item.rows_held().count
 
 
+@travels("counts")
 def _sizes(item: HoldsRows) -> Tensor:
     return item.rows_held().sizes
 
@@ -173,6 +176,7 @@ def _sizes(item: HoldsRows) -> Tensor:
 class Offer:
     """The rows of a worker's shards that come first in a draw, and the place of each in its shard."""
 
+    travels_as: ClassVar[str] = "rows"
     rows: Shard
     rank: Tensor
     priority: Tensor

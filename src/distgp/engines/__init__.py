@@ -1,27 +1,71 @@
 """Engines: where shards and experts live, and how functions reach them."""
 
-from typing import Any
+from __future__ import annotations
 
-from distgp.engines.base import Engine, EngineError, EngineWarning, Placement, Traffic
-from distgp.engines.devices import DevicesEngine
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import torch
+
+from distgp.engines.base import Engine, EngineError, EngineWarning, MayNotLeaveError, Placement
+from distgp.engines.devices import DevicesEngine, this_machine
 from distgp.engines.local import LocalEngine, LocalPlacement
+from distgp.engines.traffic import KINDS, Kinds, Traffic, travels
 
 __all__ = [
+    "ENGINES",
+    "KINDS",
     "DevicesEngine",
     "Engine",
     "EngineError",
     "EngineWarning",
+    "Kinds",
     "LocalEngine",
     "LocalPlacement",
+    "MayNotLeaveError",
     "Placement",
     "Traffic",
+    "opened",
+    "register",
+    "travels",
 ]
+
+Factory: TypeAlias = Callable[[str | torch.device], Engine]
+
+
+ENGINES: dict[str, Factory] = {
+    "local": this_machine,
+    "ray": lambda device: import_module("distgp.engines.ray").shared_engine(device),
+}
+"""The engines that have a name. Each factory is given the device that the estimator is to use."""
+
+
+def register(name: str, factory: Factory) -> None:
+    """Give an engine a name, by which estimators open it.
+
+    Parameters
+    ----------
+    name : str
+        The name, as in ``DistributedGPRegressor(engine=name)``.
+    factory : callable
+        Returns the engine, given the estimator's device; it may return the same one every time.
+    """
+    ENGINES[name] = factory
+
+
+def opened(engine: str | Engine, device: str | torch.device = "cpu") -> Engine:
+    """Return an engine as it is, or the one that a name in `ENGINES` stands for."""
+    if isinstance(engine, Engine):
+        return engine
+    if not isinstance(engine, str) or engine not in ENGINES:
+        names = ", ".join(map(repr, ENGINES))
+        raise ValueError(f"engine must be {names} or an Engine object, got {engine!r}")
+    return ENGINES[engine](device)
 
 
 def __getattr__(name: str) -> Any:
     """Import `RayEngine` on demand, since Ray is an extra."""
     if name == "RayEngine":
-        from distgp.engines.ray import RayEngine
-
-        return RayEngine
+        return import_module("distgp.engines.ray").RayEngine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,30 +1,25 @@
-"""What an engine is: it places items on workers and runs functions where the items are.
+"""Engines place items on workers and run functions where the items are.
 
 An engine knows nothing of Gaussian processes. An item is whatever a source makes, on the worker that
 it is placed on. Functions are called with the item and the arguments sent along; what they return
-travels back, or, with `derive`, stays on the worker as a new item. The bytes that travel are counted
-by kind.
+travels back, or, with `derive`, stays on the worker as a new item.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-import numpy as np
-from torch import Tensor
+from distgp.engines.traffic import Each, Function, Traffic, check_kinds, returned
 
 if TYPE_CHECKING:
     from distgp.engines.local import LocalPlacement
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-OTHER = "other"
-"""The kind under which values are counted that do not say what they travel as."""
+Some = TypeVar("Some", bound="Placement[Any]")
 
 
 class EngineWarning(UserWarning):
@@ -35,8 +30,15 @@ class EngineError(RuntimeError):
     """Workers were lost or took too long, and retrying did not help."""
 
 
+class MayNotLeaveError(EngineError):
+    """A result was of a kind that may not leave its worker; it has not left."""
+
+
 class Placement(ABC, Generic[Item]):
     """Items that stay where they are, one per worker: shards, or experts."""
+
+    may_leave: frozenset[str] | None = None
+    """The kinds of results that may leave the workers; None for all."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -44,10 +46,7 @@ class Placement(ABC, Generic[Item]):
 
     @abstractmethod
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call a function on every item, where the item is.
 
@@ -63,7 +62,12 @@ class Placement(ABC, Generic[Item]):
         Returns
         -------
         list
-            What the function returned, in the order of the items.
+            The results, in the order of the items.
+
+        Raises
+        ------
+        MayNotLeaveError
+            If a result is of a kind that may not leave. It is raised before anything leaves.
         """
 
     @abstractmethod
@@ -71,9 +75,7 @@ class Placement(ABC, Generic[Item]):
         """Call ``function(item, *arguments)`` on the first item alone."""
 
     @abstractmethod
-    def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-    ) -> Placement[Any]:
+    def derive(self, function: Function, *arguments: Any, each: Each = None) -> Placement[Any]:
         """Place what a function makes of each item beside it; arguments as for `map`.
 
         Items for which the function returns None are left out of the new placement.
@@ -81,16 +83,39 @@ class Placement(ABC, Generic[Item]):
 
     @abstractmethod
     def gather(self) -> LocalPlacement[Item]:
-        """Bring a copy of every item into this process."""
+        """Bring a copy of every item into this process, if all that is in it may leave."""
+
+    def only(self, *kinds: str) -> Placement[Item]:
+        """Return a placement of the same items, from which results of these kinds alone may leave.
+
+        The restriction holds for all that is derived from it too. It can be narrowed, but not widened.
+
+        Parameters
+        ----------
+        *kinds : str
+            Kinds of `distgp.engines.KINDS`.
+        """
+        allowed = check_kinds(kinds)
+        both = allowed if self.may_leave is None else allowed & self.may_leave
+        return guarded(self.derive(itself), both)
 
 
 class Engine(ABC):
-    """A place where items live and work is done: this process, or a cluster."""
+    """A place where items live and work is done: this process, or a cluster.
+
+    Parameters
+    ----------
+    may_leave : collection of str, optional
+        The kinds of results, of `distgp.engines.KINDS`, that may leave a worker; all by default.
+    """
 
     name: ClassVar[str]
-    traffic: Traffic
-    users: weakref.WeakSet[Any]
-    """Estimators with items here. The last of them may close an engine that nobody owns."""
+
+    def __init__(self, may_leave: Collection[str] | None = None) -> None:
+        self.may_leave = None if may_leave is None else check_kinds(may_leave)
+        self.traffic = Traffic()
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Estimators with items here. The last of them may close an engine that nobody owns."""
 
     @property
     @abstractmethod
@@ -115,51 +140,34 @@ class Engine(ABC):
     def close(self) -> None:
         """Let go of all workers."""
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class Traffic:
-    """The bytes that travelled, by kind: `sent` to workers and `received` from them."""
-
-    def __init__(self) -> None:
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-
-    def send(self, value: Any, copies: int = 1) -> None:
-        """Count a value that goes to this many workers."""
-        for kind, size in measured(value).items():
-            self.sent[kind] += copies * size
-
-    def receive(self, value: Any) -> None:
-        """Count a value that comes back from one worker."""
-        self.received.update(measured(value))
-
-    def total(self) -> dict[str, int]:
-        """The bytes of both directions, by kind."""
-        return dict(self.sent + self.received)
+def itself(item: Item) -> Item:
+    """Return the item; it travels as what it says that it is."""
+    return item
 
 
-def measured(value: Any, kind: str = OTHER) -> Counter[str]:
-    """Count the bytes of all arrays in a tree of dataclasses and containers, by kind.
+def guarded(placement: Some, may_leave: frozenset[str] | None) -> Some:
+    """Have results of these kinds alone leave the workers of a placement that nobody has yet."""
+    object.__setattr__(placement, "may_leave", may_leave)
+    return placement
 
-    A class names the kind of its arrays in an attribute `travels_as`; its parts have the same kind
-    unless they name another.
-    """
-    if isinstance(value, Tensor | np.ndarray):
-        return Counter({kind: value.nbytes})
-    kind = getattr(value, "travels_as", kind)
-    parts: Sequence[Any] = ()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, spec.name) for spec in dataclasses.fields(value)]
-    elif isinstance(value, Mapping):
-        parts = list(value.values())
-    elif isinstance(value, list | tuple):
-        parts = value
-    total: Counter[str] = Counter()
-    for part in parts:
-        total += measured(part, kind)
-    return total
+
+def released(result: Result, function: Function, may_leave: Collection[str] | None) -> Result:
+    """Return a function's result, on its worker, if all that is in it may leave."""
+    if may_leave is not None:
+        found = +returned(result, function)
+        held = sorted(found.keys() - may_leave)
+        if held:
+            raise MayNotLeaveError(
+                f"{', '.join(f'{kind} ({found[kind]:,} bytes)' for kind in held)} would leave a worker "
+                f"as the result of {function.__module__}.{function.__qualname__}, and only "
+                f"{', '.join(sorted(may_leave)) or 'nothing'} may leave: choose a method that keeps "
+                f"{'it' if len(held) == 1 else 'them'} there, or add to may_leave"
+            )
+    return result

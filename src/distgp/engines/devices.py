@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from distgp.engines.base import Engine, Item, Placement, Result, Traffic
-from distgp.engines.local import LocalPlacement
+from distgp.engines.base import Engine, Item, Placement, Result, guarded, itself, released
+from distgp.engines.local import LocalEngine, LocalPlacement
+from distgp.engines.traffic import Each, Function, Traffic
 
 
-def moved(value: Any, device: torch.device) -> Any:
-    """A copy of a value of any kind, with all tensors in it on a device.
+def moved(value: object, device: torch.device) -> Any:
+    """Copy a value of any kind, with all tensors in it on a device.
 
     It is pickled and unpickled in memory; tensors are left out of that, and moved by themselves.
     """
@@ -28,7 +29,7 @@ def moved(value: Any, device: torch.device) -> Any:
     buffer = io.BytesIO()
 
     class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> int | None:
+        def persistent_id(self, obj: object) -> int | None:
             if not isinstance(obj, Tensor):
                 return None
             held.append(obj)
@@ -44,20 +45,8 @@ def moved(value: Any, device: torch.device) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class DevicesPlacement(Placement[Item], Generic[Item]):
-    """Items on the devices of one machine; what travels between devices is counted.
-
-    Parameters
-    ----------
-    items : tuple
-        One per device that has one.
-    devices : tuple of torch.device
-        Where each item is.
-    home : torch.device
-        Where results are brought.
-    traffic : Traffic
-        Counts the bytes.
-    """
+class DevicesPlacement(Placement[Item]):
+    """Items on the devices of one machine, with the device of each; results are brought to `home`."""
 
     items: tuple[Item, ...]
     devices: tuple[torch.device, ...]
@@ -68,60 +57,53 @@ class DevicesPlacement(Placement[Item], Generic[Item]):
         return len(self.items)
 
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call the function on all items at the same time, and bring the results home."""
-        found = self._on_all(function, arguments, each)
+        made = self._on_all(function, arguments, each)
+        found = [released(result, function, self.may_leave) for result in made]
         for result in found:
-            self.traffic.receive(result)
+            self.traffic.receive(result, function)
         return [moved(result, self.home) for result in found]
 
     def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call the function on the first item alone."""
-        first = DevicesPlacement(self.items[:1], self.devices[:1], self.home, self.traffic)
-        return first.map(function, *arguments)[0]
+        return self._with(self.items[:1], self.devices[:1]).map(function, *arguments)[0]
 
     def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+        self, function: Function, *arguments: Any, each: Each = None
     ) -> DevicesPlacement[Any]:
         """Keep what the function makes of each item where the item is; None is left out."""
         made = zip(self._on_all(function, arguments, each), self.devices, strict=True)
         kept = [(item, device) for item, device in made if item is not None]
-        items, devices = zip(*kept, strict=True) if kept else ((), ())
-        return DevicesPlacement(tuple(items), tuple(devices), self.home, self.traffic)
+        return self._with(tuple(item for item, _ in kept), tuple(device for _, device in kept))
 
     def gather(self) -> LocalPlacement[Item]:
         """Bring a copy of every item to the first device."""
-        return LocalPlacement(tuple(self.map(_itself)))
+        return LocalPlacement(tuple(self.map(itself)))
 
-    def _on_all(
-        self, function: Callable[..., Any], arguments: Sequence[Any], each: Sequence[Any] | None
-    ) -> list[Any]:
+    def _with(
+        self, items: tuple[Any, ...], devices: tuple[torch.device, ...]
+    ) -> DevicesPlacement[Any]:
+        return guarded(DevicesPlacement(items, devices, self.home, self.traffic), self.may_leave)
+
+    def _on_all(self, function: Function, arguments: Sequence[Any], each: Each) -> list[Any]:
         """Call the function where the items are, one thread per device."""
-
-        def call(place: int) -> Any:
-            device = self.devices[place]
-            own = arguments if each is None else (*arguments, each[place])
-            self.traffic.send(own)
-            here = moved(tuple(own), device)
-            if device.type != "cuda":
-                return function(self.items[place], *here)
-            with torch.cuda.device(device):
-                return function(self.items[place], *here)
-
-        if len(self.items) < 2:
-            return [call(place) for place in range(len(self.items))]
+        own = [()] * len(self) if each is None else [(value,) for value in each]
+        calls = list(zip(self.items, self.devices, own, strict=True))
+        self.traffic.call(function, arguments, each, len(self))
         gradients = torch.is_grad_enabled()
 
-        def threaded(place: int) -> Any:
-            with torch.set_grad_enabled(gradients):
-                return call(place)
+        def call(item: Item, device: torch.device, last: tuple[Any, ...]) -> Any:
+            here = moved((*arguments, *last), device)
+            on_device = torch.cuda.device(device) if device.type == "cuda" else None
+            with torch.set_grad_enabled(gradients), on_device or contextlib.nullcontext():
+                return function(item, *here)
 
-        with ThreadPoolExecutor(len(self.items)) as pool:
-            return list(pool.map(threaded, range(len(self.items))))
+        if len(calls) < 2:
+            return [call(*one) for one in calls]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(lambda one: call(*one), calls))
 
 
 class DevicesEngine(Engine):
@@ -131,11 +113,18 @@ class DevicesEngine(Engine):
     ----------
     devices : sequence of str, optional
         The devices, such as ``["cuda:0", "cuda:1"]``; all visible GPUs by default.
+    may_leave : collection of str, optional
+        The kinds of results, of `distgp.engines.KINDS`, that may leave a worker; all by default.
     """
 
     name: ClassVar[str] = "devices"
 
-    def __init__(self, devices: Sequence[str | torch.device] | None = None) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str | torch.device] | None = None,
+        may_leave: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(may_leave)
         if devices is None:
             devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
         self.devices = tuple(torch.device(device) for device in devices)
@@ -144,12 +133,10 @@ class DevicesEngine(Engine):
                 "no GPU is visible: give the devices, such as DevicesEngine(['cuda:0', 'cuda:1']), or "
                 "leave engine at 'local'"
             )
-        self.traffic = Traffic()
-        self.users = weakref.WeakSet()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a new engine: nothing lives in the object itself."""
-        return DevicesEngine, (self.devices,)
+        return DevicesEngine, (self.devices, self.may_leave)
 
     @property
     def workers(self) -> int:
@@ -161,14 +148,19 @@ class DevicesEngine(Engine):
     ) -> DevicesPlacement[Item]:
         """Make the items, each on its device; the first devices where there are fewer items."""
         del names
-        devices = [self.devices[i % len(self.devices)] for i in range(len(sources))]
+        for source in sources:
+            self.traffic.send(source)
+        devices = tuple(self.devices[i % len(self.devices)] for i in range(len(sources)))
         pairs = zip(sources, devices, strict=True)
         items = tuple(moved(source(), device) for source, device in pairs)
-        return DevicesPlacement(items, tuple(devices), self.devices[0], self.traffic)
+        placement = DevicesPlacement(items, devices, self.devices[0], self.traffic)
+        return guarded(placement, self.may_leave)
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
 
 
-def _itself(item: Item) -> Item:
-    return item
+def this_machine(device: str | torch.device = "cpu") -> Engine:
+    """Open the engine that "local" stands for: this process, or all GPUs where there are several."""
+    several = str(device) == "cuda" and torch.cuda.device_count() > 1
+    return DevicesEngine() if several else LocalEngine()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar
 
 from distgp.checks import is_integer, is_number
 from distgp.engines.base import (
@@ -16,10 +16,11 @@ from distgp.engines.base import (
     Item,
     Placement,
     Result,
-    Traffic,
-    measured,
+    guarded,
+    itself,
 )
 from distgp.engines.local import LocalPlacement
+from distgp.engines.traffic import Each, Function, measured
 
 try:
     import ray
@@ -43,8 +44,9 @@ _STARTED_HERE: list[bool] = []
 _SHARED: list[RayEngine] = []
 
 
-def shared_engine() -> RayEngine:
-    """The engine behind engine="ray": one for all estimators of this process."""
+def shared_engine(device: object = None) -> RayEngine:
+    """Return the engine behind engine="ray": one for all estimators of this process."""
+    del device  # workers put tensors onto their own
     if not _SHARED or not _SHARED[0].pool.open or not ray.is_initialized():
         _SHARED[:] = [RayEngine()]
     return _SHARED[0]
@@ -67,6 +69,8 @@ class RayEngine(Engine):
         How often the work of one worker is repeated in one round when it is lost.
     time_limit : float or None
         Seconds that a round may take; None for any.
+    may_leave : collection of str, optional
+        The kinds of results, of `distgp.engines.KINDS`, that may leave a worker; all by default.
 
     Examples
     --------
@@ -84,10 +88,10 @@ class RayEngine(Engine):
         gpus: float = 0,
         retries: int = 3,
         time_limit: float | None = 3600.0,
+        may_leave: Collection[str] | None = None,
     ) -> None:
         _check_options(workers, cpus, gpus, retries, time_limit)
-        self.traffic = Traffic()
-        self.users = weakref.WeakSet()
+        super().__init__(may_leave)
         self.pool = Pool(cpus, gpus, retries, time_limit)
         self._asked, self._told = workers, False
         _join(address)
@@ -135,7 +139,7 @@ class RayEngine(Engine):
         own = {worker: ray.put(source) for worker, source in enumerate(sources)}
         step = Step(next(self.pool.keys), None, None, (), own)
         self.pool.take(tuple(own), step, names)
-        return RayPlacement(self, (step,), tuple(own), tuple(names))
+        return guarded(RayPlacement(self, (step,), tuple(own), tuple(names)), self.may_leave)
 
     def close(self) -> None:
         """Stop the actors; and the cluster, if it was started here and no other engine uses it."""
@@ -150,32 +154,23 @@ class RayEngine(Engine):
         except Exception:  # pragma: no cover - the interpreter may be going down
             return
 
-    def __deepcopy__(self, memo: Any) -> RayEngine:
+    def __deepcopy__(self, memo: dict[int, Any]) -> RayEngine:
         """Return the engine itself: copies of what uses it use the same one."""
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
             "an engine cannot be pickled, nor what lives in its workers: save the regressor to a file, or "
             "call gather() on the regressor and give it engine='local'"
         )
 
 
-class RayPlacement(Placement[Item], Generic[Item]):
+class RayPlacement(Placement[Item]):
     """Items on the shelves of an engine's actors.
 
-    Parameters
-    ----------
-    engine : RayEngine
-        The engine.
-    steps : tuple of Step
-        How the items are made, from the source on; the last step's key is the items' number.
-    members : tuple of int
-        The workers that have an item, in order.
-    names : tuple of str
-        What error messages call each item.
-    held : tuple of int, optional
-        The workers that have something under the key, if only None; by default the members.
+    `steps` make the items, from the source on; the last step's key is the items' number. `members` are
+    the workers that have an item, `names` what error messages call each, and `held` the workers that
+    have something under the key, if only None: by default the members.
     """
 
     def __init__(
@@ -195,10 +190,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
         return len(self.members)
 
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Each = None
     ) -> list[Result]:
         """Call the function on all items at once, each on its worker."""
         return self._round(self.members, function, arguments, each)
@@ -207,54 +199,51 @@ class RayPlacement(Placement[Item], Generic[Item]):
         """Call the function on the first item alone."""
         return self._round(self.members[:1], function, arguments, None)[0]
 
-    def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-    ) -> RayPlacement[Any]:
+    def derive(self, function: Function, *arguments: Any, each: Each = None) -> RayPlacement[Any]:
         """Have each worker put what it makes of its item onto its own shelf."""
         pool = self.engine.pool
-        shared, own = self._sent(self.members, arguments, each)
+        shared, own = self._sent(self.members, function, arguments, each)
         step = Step(next(pool.keys), self.key, function, shared, own)
         made = pool.take(self.members, step, self.names)
         there = [i for i, kept in enumerate(made) if kept]
-        return RayPlacement(
-            self.engine,
-            (*self.steps, step),
-            tuple(self.members[i] for i in there),
-            tuple(self.names[i] for i in there),
-            self.members,
-        )
+        members = tuple(self.members[i] for i in there)
+        names = tuple(self.names[i] for i in there)
+        placement = RayPlacement(self.engine, (*self.steps, step), members, names, self.members)
+        return guarded(placement, self.may_leave)
 
     def gather(self) -> LocalPlacement[Item]:
         """Bring a copy of every item into this process."""
-        return LocalPlacement(tuple(self.map(_itself)))
+        return LocalPlacement(tuple(self.map(itself)))
 
     def pids(self) -> list[int]:
         """The numbers of the workers' processes."""
         return ray.get([self.engine.pool.actors[w].pid.remote() for w in self.members])
 
     def _round(
-        self, members: tuple[int, ...], function: Any, arguments: Any, each: Sequence[Any] | None
-    ) -> list[Any]:
+        self,
+        members: tuple[int, ...],
+        function: Callable[..., Result],
+        arguments: tuple[Any, ...],
+        each: Each,
+    ) -> list[Result]:
         pool = self.engine.pool
-        shared, own = self._sent(members, arguments, each)
+        shared, own = self._sent(members, function, arguments, each)
 
         def submit(worker: int) -> Any:
-            actor = pool.actor_with(worker, self.key)
-            return actor.apply.remote(self.key, function, shared, own.get(worker, ()))
+            actor, last = pool.actor_with(worker, self.key), own.get(worker, ())
+            return actor.apply.remote(self.key, function, shared, last, self.may_leave)
 
         results = pool.run(members, submit, self.names[: len(members)])
         for result in results:
-            self.engine.traffic.receive(result)
+            self.engine.traffic.receive(result, function)
         return results
 
     def _sent(
-        self, members: tuple[int, ...], arguments: tuple[Any, ...], each: Sequence[Any] | None
+        self, members: tuple[int, ...], function: Function, arguments: tuple[Any, ...], each: Each
     ) -> tuple[Any, dict[int, Any]]:
         """Count and prepare the arguments of all workers, and of each worker alone."""
         own = {} if each is None else dict(zip(members, each, strict=True))
-        self.engine.traffic.send(arguments, len(members))
-        for value in own.values():
-            self.engine.traffic.send(value)
+        self.engine.traffic.call(function, arguments, each, len(members))
         return _stored(arguments), {worker: _stored((value,)) for worker, value in own.items()}
 
     def __del__(self) -> None:
@@ -264,7 +253,7 @@ class RayPlacement(Placement[Item], Generic[Item]):
         except Exception:  # a lost actor has forgotten already; an interpreter may be going down
             return
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
             "these experts live in the workers of a cluster and cannot be pickled: call gather() on the "
             "regressor first, or save it to a file"
@@ -276,11 +265,9 @@ def _stored(arguments: tuple[Any, ...]) -> Any:
     return ray.put(arguments) if measured(arguments).total() > SMALL else arguments
 
 
-def _itself(item: Any) -> Any:
-    return item
-
-
-def _check_options(workers: Any, cpus: Any, gpus: Any, retries: Any, time_limit: Any) -> None:
+def _check_options(
+    workers: int | None, cpus: float, gpus: float, retries: int, time_limit: float | None
+) -> None:
     """Refuse options of the engine that cannot be meant."""
     seconds = time_limit is None or (is_number(time_limit) and time_limit > 0)
     for name, value, fine, expected in (

@@ -1,8 +1,7 @@
-"""The actors of a Ray engine, and how a lost one is replaced.
+"""The actors of a Ray engine: one that dies, alone or with its node, is replaced.
 
-An actor that dies, alone or with its node, is replaced by a new one that takes the same steps, and its
-part of the round is repeated. Actors hold nothing but what these steps made, so the round gives what it
-would have given.
+The new one takes the same steps, and its part of the round is repeated. Actors hold nothing but what
+these steps made, so the round gives what it would have given.
 """
 
 from __future__ import annotations
@@ -11,13 +10,16 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from distgp.engines.base import EngineError
 from distgp.engines.ray_worker import Step, Worker
+
+if TYPE_CHECKING:
+    from distgp.engines.ray import RayPlacement
 
 START_LIMIT = 120.0
 """Seconds that new actors may take to start."""
@@ -26,41 +28,22 @@ REPLACE_LIMIT = 20.0
 
 
 class Gone(Exception):
-    """What a lost worker held could not be made again."""
+    """Raised for a part of a lost worker that could not be made again, with the reason."""
 
     def __init__(self, why: Exception) -> None:
         super().__init__(str(why))
         self.why = why
 
 
-class Held(Protocol):
-    """A placement, as far as the pool must know it to make its items again."""
-
-    steps: tuple[Step, ...]
-    """How the items are made, from the source on."""
-    held: tuple[int, ...]
-    """The workers that have something under the last step's key, if only None."""
-
-
 class Pool:
-    """The actors of one engine.
-
-    Parameters
-    ----------
-    cpus, gpus : float
-        What each actor takes of the cluster.
-    retries : int
-        How often the work of one actor is repeated in one round when it is lost.
-    time_limit : float or None
-        Seconds that a round may take; None for any.
-    """
+    """The actors of one engine, with the engine's options."""
 
     def __init__(self, cpus: float, gpus: float, retries: int, time_limit: float | None) -> None:
         self.cpus, self.gpus = cpus, gpus
         self.retries, self.time_limit = retries, time_limit
         self.open = True
         self.actors: list[Any] = []
-        self.live: weakref.WeakSet[Held] = weakref.WeakSet()
+        self.live: weakref.WeakSet[RayPlacement[Any]] = weakref.WeakSet()
         self._gone: dict[tuple[int, int], Exception] = {}
         self.keys = itertools.count()
 
@@ -87,13 +70,13 @@ class Pool:
         self.actors += new
 
     def actor_with(self, worker: int, key: int) -> Any:
-        """The actor of a worker that has an item; refused where a lost one could not be made again."""
+        """Return the actor of a worker that has an item, unless a lost item could not be made again."""
         if (worker, key) in self._gone:
             raise Gone(self._gone[worker, key])
         return self.actors[worker]
 
     def replay(self, worker: int, step: Step) -> Any:
-        """Have a worker take a step; returns a reference to its answer."""
+        """Have a worker take a step, and return a reference to its answer."""
         if step.parent is None:
             return self.actors[worker].make.remote(step.key, step.own[worker])
         return self.actor_with(worker, step.parent).derive.remote(
@@ -118,21 +101,10 @@ class Pool:
     def run(
         self, workers: Sequence[int], submit: Callable[[int], Any], names: Sequence[str]
     ) -> list[Any]:
-        """Run one round; lost workers are replaced and their part is repeated.
+        """Run one round, in which `submit` gives a worker its part and returns a reference to the answer.
 
-        Parameters
-        ----------
-        workers : sequence of int
-            Who takes part.
-        submit : callable
-            Gives a worker its part; returns a reference to the answer.
-        names : sequence of str
-            What error messages call what the workers hold.
-
-        Returns
-        -------
-        list
-            The answers, in the order of the workers.
+        Lost workers are replaced and their part is repeated. Error messages call what the workers hold
+        by `names`. Returns the answers, in the order of the workers.
         """
         self.check_open()
         begin, lost = time.monotonic(), dict.fromkeys(workers, 0)
@@ -233,7 +205,7 @@ class Pool:
 
 
 def _submitted(submit: Callable[[int], Any], worker: int, name: str) -> Any:
-    """A reference to a worker's answer; an error names what could not be made again."""
+    """Return a reference to a worker's answer; an error names what could not be made again."""
     try:
         return submit(worker)
     except Gone as error:

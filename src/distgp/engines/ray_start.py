@@ -1,4 +1,4 @@
-"""How a Ray cluster is started on this machine, and one elsewhere is looked at before it is joined."""
+"""Start a Ray cluster on this machine, or look at one elsewhere before it is joined."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except ImportError:
     sys.exit({_UNKNOWN})
 GcsClient(address=resolved(sys.argv[1]))
 """
-"""What a process without a token asks of a cluster; Ray itself would try for minutes."""
+"""The question of a process without a token to a cluster; Ray itself would try for minutes."""
 
 
 def start() -> None:
@@ -62,12 +62,7 @@ def start() -> None:
 def check_reachable(address: str) -> None:
     """Refuse an address at which no cluster answers within seconds; Ray would try for minutes.
 
-    Warns where the cluster lets in drivers without a token: whoever can reach it can run code there.
-
-    Raises
-    ------
-    ConnectionError
-        With what is wrong with the address.
+    Warn where the cluster lets in drivers without a token: whoever can reach it can run code there.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address != "auto":

@@ -1,13 +1,9 @@
-"""What runs in a Ray actor: a shelf of items, and the steps by which they came there.
-
-All that an actor holds can be made again: its item from the item's source, and whatever was derived from it
-by the functions that derived it.
-"""
+"""A Ray actor holds a shelf of items, and the steps by which they came there make them again."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +11,9 @@ import numpy as np
 import ray
 import torch
 from torch import Tensor
+
+from distgp.engines.base import released
+from distgp.engines.traffic import Function
 
 _DEVICE = ["cpu"]
 """The device that tensors are put on when they arrive in this process."""
@@ -37,7 +36,7 @@ def register_tensors() -> None:
 
 
 class Worker:
-    """What runs in an actor: a shelf of items, by number."""
+    """An actor: a shelf of items, by number."""
 
     def __init__(self, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -49,44 +48,43 @@ class Worker:
         """Put what a source makes onto the shelf."""
         self._shelf[key] = source()
 
-    def derive(self, key: int, parent: int, function: Any, shared: Any, own: Any) -> bool:
-        """Put what a function makes of an item onto the shelf; whether it is more than None."""
-        self._shelf[key] = self.apply(parent, function, shared, own)
+    def derive(
+        self, key: int, parent: int, function: Function, shared: Sequence[Any], own: Sequence[Any]
+    ) -> bool:
+        """Put what a function makes of an item onto the shelf; return whether it is more than None."""
+        self._shelf[key] = function(self._shelf[parent], *shared, *own)
         return self._shelf[key] is not None
 
-    def apply(self, key: int, function: Any, shared: Any, own: Any) -> Any:
+    def apply(
+        self,
+        key: int,
+        function: Function,
+        shared: Sequence[Any],
+        own: Sequence[Any],
+        may_leave: Collection[str] | None,
+    ) -> Any:
         """Call a function on an item with the arguments of all workers, then this one's own."""
-        return function(self._shelf[key], *shared, *own)
+        return released(function(self._shelf[key], *shared, *own), function, may_leave)
 
     def forget(self, key: int) -> None:
         """Take an item off the shelf."""
         self._shelf.pop(key, None)
 
     def pid(self) -> int:
-        """The number of the actor's process."""
+        """Return the number of the actor's process."""
         return os.getpid()
 
 
 @dataclass(frozen=True)
 class Step:
-    """How an item came onto the shelves: from its parent, or at first from each worker's source.
+    """One step by which items come onto the shelves: from each worker's source, or from a parent.
 
-    Parameters
-    ----------
-    key : int
-        The item's number.
-    parent : int or None
-        The number of the item that it was derived from.
-    function : callable or None
-        What derived it.
-    shared : Any
-        The arguments that all workers get, or a reference to them.
-    own : mapping from workers to Any
-        The arguments that each worker gets alone, or a reference to them. Without a parent, the source.
+    `shared` are the arguments that all workers get and `own` those that each gets alone, or references
+    to them; without a parent `own` are the sources.
     """
 
     key: int
     parent: int | None
-    function: Callable[..., Any] | None
-    shared: Any
+    function: Function | None
+    shared: Any  # a tuple, or a reference to one
     own: Mapping[int, Any]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.engines import Placement
+from distgp.engines import Kinds, Placement
 from distgp.experts.parameters import Parameters
 from distgp.kernels import Kernel
 from distgp.threads import on_threads
@@ -54,7 +54,7 @@ class Means(ABC):
     This is all that other workers need of an expert to evaluate its mean on their own rows.
     """
 
-    travels_as: ClassVar[str] = "means"
+    travels_as: ClassVar[Kinds] = "means"
 
     @property
     @abstractmethod

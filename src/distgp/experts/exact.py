@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from distgp import linalg
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts.base import (
     Expert,
     Inducing,
@@ -114,6 +115,7 @@ class ExactExpert(Expert):
 class ExactPosterior(LinearPosterior):
     """f given (X, y): the Cholesky factor L of K̃ = k(X, X) + σ²I, (*batch, n, n), and α = K̃⁻¹y."""
 
+    travels_as: ClassVar[Kinds] = {"alpha": "means", "*": "factors"}
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     L: Tensor
@@ -228,6 +230,7 @@ class ExactPosterior(LinearPosterior):
 class ExactMeans(Means):
     """k(x, X_i)ᵀα_i for all experts i; α is zero on padding."""
 
+    travels_as: ClassVar[Kinds] = {"points": "inputs", "*": "means"}
     parameters: Parameters
     points: Tensor
     alpha: Tensor

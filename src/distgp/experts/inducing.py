@@ -17,7 +17,7 @@ from distgp import linalg
 from distgp.data import sample as samples
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, unstack
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.kernels import Kernel, coordinates
 from distgp.warn import warn_user
 
@@ -137,6 +137,7 @@ def greedy_each(
     return torch.cat(shards.map(_greedy_per_shard, kernel, m, seed))
 
 
+@travels("inducing", kernel="parameters")
 def _greedy_per_shard(batch: Shard, kernel: Kernel, m: int, seed: int) -> Tensor:
     return torch.stack([first_greedy(shard.X, kernel, m, seed) for shard in unstack(batch)])
 

@@ -119,6 +119,7 @@ class NearestPosterior(Posterior):
     Inducing inputs in θ make a global part; every prediction needs the rows.
     """
 
+    travels_as: ClassVar[str] = "settings"
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     expert: NearestExpert

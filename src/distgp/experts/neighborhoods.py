@@ -164,6 +164,7 @@ class GlobalSums:
 class GlobalPart:
     """The posterior of w: L_B of B, and B⁻¹b."""
 
+    travels_as: ClassVar[str] = "sums"
     L: Tensor
     weights: Tensor
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp.engines import Kinds
 from distgp.kernels.base import Kernel, TensorLike, check_positive, scalar
 
 
@@ -31,7 +32,7 @@ class Parameters:
         The inducing inputs Z.
     """
 
-    travels_as: ClassVar[str] = "parameters"
+    travels_as: ClassVar[Kinds] = {"inducing": "inducing", "*": "parameters"}
     kernel: Kernel
     noise: Tensor
     inducing: Tensor | None = None

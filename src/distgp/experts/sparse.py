@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from distgp import linalg
 from distgp.data import sample
 from distgp.data.shard import Shard
-from distgp.engines import Placement
+from distgp.engines import Kinds, Placement
 from distgp.experts import inducing as inputs
 from distgp.experts.base import (
     Expert,
@@ -278,6 +278,7 @@ def _sums_of_parts(
 class SparseFactors:
     """B = I + AAᵀ = L_B L_Bᵀ and c = σ⁻¹ L_B⁻¹ Ay: shared by the bound and the prediction."""
 
+    travels_as: ClassVar[str] = "sums"
     LB: Tensor
     c: Tensor
 
@@ -423,6 +424,7 @@ class SparsePosterior(LinearPosterior):
     The rows stay while they are at hand. Prediction needs none of them, and files hold none.
     """
 
+    travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
     parameters: Parameters
     Lu: Tensor
     sums: SparseSums
@@ -569,6 +571,7 @@ class SparsePosterior(LinearPosterior):
 class SparseMeans(Means):
     """v(x)ᵀw_i for all experts i."""
 
+    travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "means"}
     parameters: Parameters
     Lu: Tensor
     weights: Tensor

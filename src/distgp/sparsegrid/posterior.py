@@ -18,7 +18,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.data.shard import Shard
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.experts import Parameters, SparseSums
 from distgp.experts.base import chunk_rows, in_chunks
 from distgp.experts.sparse import SparseFactors, negative_bound
@@ -142,6 +142,7 @@ def grid_sums(shards: Placement[Shard], basis: Basis, noise: Tensor) -> list[Spa
     return [reduce(add, own) for own in zip(*parts, strict=True)]
 
 
+@travels("sums", noise="parameters")
 def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
     """The sums over a worker's rows, in chunks and in place: with V = σA, ΣVVᵀ, ΣVy, Σy², Σk(x, x)."""
     rows, sizes = shard.flatten(), [len(which) for which in basis.grid.members]
@@ -162,6 +163,7 @@ def _worker_sums(shard: Shard, basis: Basis, noise: Tensor) -> list[SparseSums]:
     ]
 
 
+@travels("sums", W="means")
 def _mean_products(shard: Shard, basis: Basis, W: Tensor) -> NormalEquations:
     """The products of the grids' means F = WᵀU on a worker's rows, FFᵀ and Fy: the second pass."""
     b = W.shape[1]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.training.base import Algorithm, Message, Reply
+from distgp.engines import Kinds
+from distgp.training.base import DESCENT, Algorithm, Message, Reply
 from distgp.training.layout import Layout
 from distgp.training.objective import Objective
 from distgp.training.optimizers import STEPPERS, check_steps, local_steps, start_steps
@@ -42,6 +43,7 @@ class Admm(Algorithm):
     """
 
     name: ClassVar[str] = "admm"
+    exchanges: ClassVar[Kinds] = DESCENT
     rho: float = 500.0
     local_steps: int = 5
     learning_rate: float = 0.01

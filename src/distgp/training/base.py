@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from torch import Tensor
 
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts import Parameters
 from distgp.training.objective import Objective
 
@@ -37,9 +38,9 @@ class Message:
         One row per expert, of which each expert is sent its own.
     """
 
-    travels_as: ClassVar[str] = "parameters"
     shared: Tensors
     each: Tensors
+    travels_as: Kinds = "other"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +55,9 @@ class Reply:
         One row per expert.
     """
 
-    travels_as: ClassVar[str] = "gradients"
     summed: Tensors
     each: Tensors
+    travels_as: Kinds = "other"
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,10 @@ class TrainingResult:
         return self.history[-1].objective if self.history else math.nan
 
 
+DESCENT: Kinds = {"value": "gradients", "gradient": "gradients", "*": "parameters"}
+"""The kinds of what algorithms exchange that send θ out and take gradients, or other θ, back."""
+
+
 class Stop(Exception):
     """Raised by `Rounds` inside `Algorithm.at_centre` when training is over."""
 
@@ -141,6 +146,8 @@ class Algorithm(ABC):
     """A way to learn θ across shards, with one half for the workers and one for the centre."""
 
     name: ClassVar[str]
+    exchanges: ClassVar[Kinds] = "other"
+    """The kinds of the tensors in its messages and replies, by their names."""
     agrees: ClassVar[bool] = True
     """Whether the experts end up with one value of the shared parameters."""
     serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.training.base import Algorithm, Message, Reply
+from distgp.engines import Kinds
+from distgp.training.base import DESCENT, Algorithm, Message, Reply
 from distgp.training.layout import Layout
 from distgp.training.lbfgs import Lbfgs
 from distgp.training.objective import Objective
@@ -40,6 +41,7 @@ class Fact(Algorithm):
     """
 
     name: ClassVar[str] = "fact"
+    exchanges: ClassVar[Kinds] = DESCENT
     optimizer: Literal["lbfgs", "adam", "sgd"] = "lbfgs"
     learning_rate: float = 0.1
     n_iter: int = 100

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.training.base import Algorithm, Message, Reply
+from distgp.engines import Kinds
+from distgp.training.base import DESCENT, Algorithm, Message, Reply
 from distgp.training.objective import Objective
 from distgp.training.optimizers import check_steps, choose, finite, local_steps, start_steps
 from distgp.training.rounds import Rounds
@@ -36,6 +37,7 @@ class FedAvg(Algorithm):
     """
 
     name: ClassVar[str] = "fedavg"
+    exchanges: ClassVar[Kinds] = DESCENT
     local_steps: int = 5
     learning_rate: float = 0.1
     optimizer: Literal["adam", "sgd"] = "adam"

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.training.base import Algorithm, Message, Reply
+from distgp.engines import Kinds
+from distgp.training.base import DESCENT, Algorithm, Message, Reply
 from distgp.training.fedavg import average, steps_from_broadcast
 from distgp.training.objective import Objective
 from distgp.training.optimizers import STEPPERS, check_steps
@@ -38,6 +39,7 @@ class FedProx(Algorithm):
     """
 
     name: ClassVar[str] = "fedprox"
+    exchanges: ClassVar[Kinds] = DESCENT
     mu: float = 0.01
     fraction: float = 0.5
     local_steps: int = 5

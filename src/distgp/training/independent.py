@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.training.base import Algorithm, Message, Reply
+from distgp.engines import Kinds
+from distgp.training.base import DESCENT, Algorithm, Message, Reply
 from distgp.training.objective import Objective
 from distgp.training.optimizers import check_steps, local_steps, start_steps
 from distgp.training.rounds import Rounds
@@ -32,6 +33,7 @@ class Independent(Algorithm):
     """
 
     name: ClassVar[str] = "independent"
+    exchanges: ClassVar[Kinds] = DESCENT
     agrees: ClassVar[bool] = False
     local_steps: int = 1
     learning_rate: float = 0.1

@@ -19,6 +19,7 @@ from torch import Tensor
 from distgp.data.neighbors import Neighbors
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts.base import chunk_rows
 from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
 from distgp.experts.sparse import widened
@@ -92,6 +93,9 @@ class NearestRows(Algorithm):
     """
 
     name: ClassVar[str] = "nearest"
+    exchanges: ClassVar[Kinds] = {
+        "x": "parameters", "targets": "inputs", "square0": "distances", "square1": "distances", "*": "rows"
+    }  # fmt: skip
     draws_rows: ClassVar[bool] = True
     tolerance: ClassVar[float] = 1e-7  # its objective is that of a sample: per row it must be finer
     # In tables with repeated rows the likelihood given nearest rows is that of copies, and grows

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distgp.data.shard import Shard
 from distgp.data.source import placed
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import chunk_rows
 from distgp.kernels import ParameterError
@@ -163,6 +163,7 @@ def objective_value(
     return total - float(log_prior(named, parameters))
 
 
+@travels("gradients")
 def _summed_value(shard: Shard, expert: Expert, parameters: Parameters) -> float:
     """The sum of the objectives of one worker's experts, a few experts at a time."""
     size = chunk_rows(expert.entries(shard.n), shard.X.device)

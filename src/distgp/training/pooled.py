@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
+from distgp.engines import Kinds
 from distgp.experts.sparse import (
     SparseSums,
     gradient_by_factor,
@@ -54,6 +55,7 @@ class PooledBound(Algorithm):
     """
 
     name: ClassVar[str] = "pooled"
+    exchanges: ClassVar[Kinds] = {"x": "parameters", "gradient": "gradients", "*": "sums"}
     serves: ClassVar[tuple[str, ...]] = ("sparse",)
     n_iter: int = 100
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,8 +13,8 @@ from torch import Tensor
 from distgp.data import sample
 from distgp.data.shard import Shard
 from distgp.data.source import placed
-from distgp.engines import Placement
-from distgp.engines.base import measured
+from distgp.engines import Kinds, Placement
+from distgp.engines.traffic import measured
 from distgp.experts import Expert, Parameters
 from distgp.progress import Progress
 from distgp.training.base import (
@@ -23,7 +24,6 @@ from distgp.training.base import (
     Reply,
     Round,
     Stop,
-    Tensors,
     TrainingResult,
 )
 from distgp.training.layout import Layout, by_path
@@ -83,7 +83,8 @@ class Rounds:
         """
         if len(self.history) >= self._algorithm.n_iter:
             raise Stop("iterations")
-        common, parts = Message(message.shared, {}), _parts(message.each, self._counts)
+        kinds = self._algorithm.exchanges
+        common, parts = Message(message.shared, {}, kinds), _parts(message, self._counts, kinds)
         replies = self._shards.map(_answer, self._algorithm, self._objective, common, each=parts)
         reply = _gathered(replies)
         self._bytes = _bytes(message, reply, sum(self._counts))
@@ -158,19 +159,19 @@ class Rounds:
             raise Stop("tolerance")
 
 
-def _parts(each: Tensors, counts: Sequence[int]) -> list[Message]:
+def _parts(message: Message, counts: Sequence[int], kinds: Kinds) -> list[Message]:
     """What each worker alone is sent: its own experts' rows of every tensor (M, …)."""
-    cut = {name: sample.split_each(value, counts) for name, value in each.items()}
-    return [
-        Message({}, {name: parts[i] for name, parts in cut.items()}) for i in range(len(counts))
-    ]
+    cut = {name: sample.split_each(value, counts) for name, value in message.each.items()}
+    own = ({name: parts[i] for name, parts in cut.items()} for i in range(len(counts)))
+    return [Message({}, each, kinds) for each in own]
 
 
 def _answer(
     shard: Shard, algorithm: Algorithm, objective: Objective, common: Message, own: Message
 ) -> Reply:
     """The worker's half of a round, on a worker."""
-    return algorithm.on_worker(objective, shard, Message(common.shared, own.each))
+    reply = algorithm.on_worker(objective, shard, Message(common.shared, own.each))
+    return replace(reply, travels_as=algorithm.exchanges)
 
 
 def _gathered(replies: Sequence[Reply]) -> Reply:

@@ -19,8 +19,9 @@ import numpy as np
 from _measure import write_csv
 
 import distgp
-from distgp import auto, metrics
+from distgp import metrics
 from distgp.aggregation import CentralWarning
+from distgp.plan import expert_for
 
 NOISE = 0.2
 Problem = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -84,7 +85,7 @@ def main() -> None:
     sizes = [500, 2_000, 10_000, 20_000, 50_000, 200_000, 1_000_000, 10_000_000]
     on = {"device": arguments.device}
     largest = 2_000 if arguments.quick else arguments.largest
-    rules = {n: {"expert": auto.expert(n)} | on for n in sizes if n <= largest}
+    rules = {n: {"expert": expert_for(n)} | on for n in sizes if n <= largest}
     defaults = [measure(smooth, n, **options) for n, options in rules.items()]
     print("rules")
     show(defaults)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import distgp
 from distgp import plotting
-from distgp.compare import compare, reference
+from distgp.diagnostics.compare import compare, reference
 
 ROWS = 800
 

@@ -176,7 +176,7 @@ def rewrite(page: Path) -> None:
     """Run a tutorial and write its outputs, its pictures and its notebook."""
     from matplotlib import pyplot as plt
 
-    from distgp.files import whole
+    from distgp.files.writing import whole
     from distgp.plotting import save_figure
 
     matplotlib.use("Agg")
@@ -202,7 +202,7 @@ def rewrite(page: Path) -> None:
 
 def write_notebook(page: Path) -> None:
     """Write a page as a notebook in `examples/`."""
-    from distgp.files import whole
+    from distgp.files.writing import whole
 
     with whole(NOTEBOOKS / f"{page.stem}.ipynb") as part:
         part.write_text(notebook(page.read_text()))

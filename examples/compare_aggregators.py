@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 import distgp
-from distgp.compare import compare, reference
+from distgp.diagnostics.compare import compare, reference
 
 rows = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000
 rng = np.random.default_rng(0)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distgp.files import whole
-from distgp.progress import Progress
+from distgp._util.progress import Progress
+from distgp.files.writing import whole
 
 FOLDER_VARIABLE = "DISTGP_DATA"
 """The environment variable that names a folder with the data files."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 import distgp
-from distgp.files import whole
+from distgp._util.progress import Progress
+from distgp.files.writing import whole
 from distgp.plotting import save_figure
-from distgp.progress import Progress
 from experiments.download import DataError
 from experiments.study import Cell, Options, Row, Study, key_of
 

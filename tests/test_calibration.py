@@ -10,7 +10,12 @@ from scipy.stats import norm
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.calibration import Calibration, CalibrationWarning, as_names, conformal_quantile
+from distgp.diagnostics.calibration import (
+    Calibration,
+    CalibrationWarning,
+    as_names,
+    conformal_quantile,
+)
 
 FIXED = {"expert": "sparse", "n_inducing": 30, "n_iter": 15, "random_state": 0}
 

@@ -11,7 +11,7 @@ from distgp.plan import resolve
 from distgp.selection import ChoiceWarning, hold_out
 from distgp.selection.candidates import KERNELS_TRIED, ways_to_fit
 from distgp.training import Learning
-from distgp.training.initial import LARGEST_SIGNAL
+from distgp.training.learning import LARGEST_SIGNAL
 
 
 def smooth(n, seed=0):

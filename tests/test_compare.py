@@ -9,7 +9,7 @@ from helpers import make_data
 
 from distgp import AGGREGATORS, DistributedGPRegressor, metrics
 from distgp import compare as module
-from distgp.compare import (
+from distgp.diagnostics.compare import (
     Result,
     baselines,
     compare,

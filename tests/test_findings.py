@@ -9,8 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.experts import inducing
-from distgp.findings import (
+from distgp.diagnostics.findings import (
     BoundWarning,
     FitWarning,
     InducingWarning,
@@ -18,6 +17,7 @@ from distgp.findings import (
     NothingLearntWarning,
     warn_about_fit,
 )
+from distgp.experts import inducing
 
 
 def make_data(n, seed=0, d=2, noise=0.2):
@@ -175,7 +175,7 @@ def test_targets_share_one_text():
 
 
 def test_too_few_inducing_inputs_are_told(monkeypatch):
-    for module in (distgp.experts.sparse, distgp.findings):
+    for module in (distgp.experts.sparse, distgp.diagnostics.findings):
         monkeypatch.setattr(module, "LARGEST_INDUCING", 48)
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(900, 4))

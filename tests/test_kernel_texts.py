@@ -24,8 +24,10 @@ def error(gp, X, y):
     return float(np.sqrt(np.mean((gp.predict(X) - y) ** 2)))
 
 
-@pytest.mark.filterwarnings("ignore::distgp.novelty.NoveltyWarning")
-@pytest.mark.filterwarnings("ignore::distgp.findings.NothingLearntWarning")  # by the plain kernel
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.novelty.NoveltyWarning")
+@pytest.mark.filterwarnings(
+    "ignore::distgp.diagnostics.findings.NothingLearntWarning"
+)  # by the plain kernel
 def test_periods_in_hours_forecast_where_standardised_ones_cannot():
     hours, y = hourly()
     X, n = hours[:, None], 900
@@ -39,7 +41,7 @@ def test_periods_in_hours_forecast_where_standardised_ones_cannot():
     np.testing.assert_allclose(periods, [24.0, 168.0])  # a period given stays
 
 
-@pytest.mark.filterwarnings("ignore::distgp.novelty.NoveltyWarning")
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.novelty.NoveltyWarning")
 def test_periods_of_dates_have_units(tmp_path):
     hours, y = hourly()
     when = pd.Timestamp("2024-01-01") + pd.to_timedelta(hours, unit="h")

@@ -11,9 +11,9 @@ from helpers import PUBLISHED, real
 import distgp
 from distgp import DistributedGPRegressor
 from distgp.data import Scaling, Shard
-from distgp.data.source import placed
+from distgp.data.sample import placed
+from distgp.diagnostics.novelty import RIDGE, Inputs, NoveltyWarning, novelty, warn_of_novelty
 from distgp.engines import LocalPlacement
-from distgp.novelty import RIDGE, Inputs, NoveltyWarning, novelty, warn_of_novelty
 from experiments.datasets import TASKS
 
 
@@ -68,9 +68,9 @@ def test_moments_and_quantiles_are_those_of_all_rows(n, d, parts, on):
 
 
 def test_samples_of_many_rows_know_the_nearest_of_all_rows(monkeypatch):
-    monkeypatch.setattr(distgp.novelty, "SAMPLE", 400)
-    monkeypatch.setattr(distgp.novelty, "LEAST_SAMPLE", 300)
-    monkeypatch.setattr(distgp.novelty, "SAMPLE_PAIRS", 1)
+    monkeypatch.setattr(distgp.diagnostics.novelty, "SAMPLE", 400)
+    monkeypatch.setattr(distgp.diagnostics.novelty, "LEAST_SAMPLE", 300)
+    monkeypatch.setattr(distgp.diagnostics.novelty, "SAMPLE_PAIRS", 1)
     X = rows(600)
     found = Inputs.of(shards_of(X, 4, 3), 0)
     far, near = naive(X)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.persistence import FORMAT, NAMES, checksum
+from distgp.files.model_file import FORMAT, NAMES, checksum
 
 X = np.random.default_rng(0).uniform(-2, 2, size=(180, 2))
 Y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=180)
@@ -136,15 +136,16 @@ def test_files_that_are_not_models(tmp_path):
         distgp.load(path)
     path.write_bytes(b"")
     with pytest.raises(
-        distgp.persistence.ModelFileError, match="not a model file of distgp, or it is truncated"
+        distgp.files.model_file.ModelFileError,
+        match="not a model file of distgp, or it is truncated",
     ):
         distgp.load(path)
     path.write_bytes(b"name,value\n1,2\n" * 100)
-    with pytest.raises(distgp.persistence.ModelFileError, match="not a model file of distgp"):
+    with pytest.raises(distgp.files.model_file.ModelFileError, match="not a model file of distgp"):
         distgp.load(path)
     save_file({"weights": torch.zeros(3)}, path)
     with pytest.raises(
-        distgp.persistence.ModelFileError, match="not a model that distgp has saved"
+        distgp.files.model_file.ModelFileError, match="not a model that distgp has saved"
     ):
         distgp.load(path)
 
@@ -155,7 +156,7 @@ def test_a_truncated_file(tmp_path, keep):
     fitted().save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(distgp.persistence.ModelFileError, match="truncated or damaged"):
+    with pytest.raises(distgp.files.model_file.ModelFileError, match="truncated or damaged"):
         distgp.load(path)
 
 
@@ -173,7 +174,7 @@ def test_a_changed_byte(tmp_path, where):
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(distgp.persistence.ModelFileError, match="damaged"):
+    with pytest.raises(distgp.files.model_file.ModelFileError, match="damaged"):
         distgp.load(path)
 
 
@@ -204,16 +205,16 @@ def test_a_newer_or_strange_file(tmp_path):
     tree = header_of(path)["__metadata__"]["tree"]
     rewritten(path, format=str(FORMAT + 1), distgp="9.0")
     with pytest.raises(
-        distgp.persistence.ModelFileError, match=r"written by distgp 9\.0.*install a newer"
+        distgp.files.model_file.ModelFileError, match=r"written by distgp 9\.0.*install a newer"
     ):
         distgp.load(path)
     for other in ("os.system", "aggregation", "cli.app"):
         rewritten(path, format=str(FORMAT), tree=tree.replace("aggregation/two-level", other))
-        with pytest.raises(distgp.persistence.ModelFileError, match="not its content"):
+        with pytest.raises(distgp.files.model_file.ModelFileError, match="not its content"):
             distgp.load(path)
     for other in (tree[:-20], "[" * 100_000):
         rewritten(path, tree=other)
-        with pytest.raises(distgp.persistence.ModelFileError, match="not its content"):
+        with pytest.raises(distgp.files.model_file.ModelFileError, match="not its content"):
             distgp.load(path)
 
 
@@ -227,7 +228,7 @@ def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
             file.write(b"half of it")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("distgp.persistence.save_file", dies)
+    monkeypatch.setattr("distgp.files.model_file.save_file", dies)
     with pytest.raises(OSError, match="no space"):
         fitted("sparse").save(path)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]

@@ -14,10 +14,10 @@ from helpers import make_data
 from matplotlib import pyplot as plt
 
 from distgp import DistributedGPRegressor, SparseGridGP, plotting
-from distgp.compare import Result, compare, reference
+from distgp.diagnostics.compare import Result, compare, reference
+from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.experts import Parameters
 from distgp.kernels import RBF, Linear, Periodic
-from distgp.novelty import NoveltyWarning
 from distgp.selection.trials import Choice, Trial
 from distgp.training.base import Round, TrainingResult
 

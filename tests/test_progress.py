@@ -2,8 +2,9 @@
 
 import pytest
 
-from distgp import DistributedGPRegressor, progress
-from distgp.progress import Progress
+from distgp import DistributedGPRegressor
+from distgp._util import progress
+from distgp._util.progress import Progress
 
 
 def test_where_there_is_no_terminal_the_end_is_told_in_one_line(capsys):

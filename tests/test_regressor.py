@@ -40,7 +40,7 @@ def naive_gp(X, y, X_new):
 
 
 # Some of scikit-learn's checks fit targets that have nothing to do with the inputs.
-@pytest.mark.filterwarnings("ignore::distgp.findings.NothingLearntWarning")
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.NothingLearntWarning")
 @parametrize_with_checks(
     [
         DistributedGPRegressor(),
@@ -508,7 +508,7 @@ def test_training_by_nearest_rows_serves_other_experts_too():
 
 def test_priors_bounds_fixed_and_warm_start_by_parameter_name():
     X, y = make_data(200)
-    with pytest.warns(distgp.findings.BoundWarning, match="at its upper bound 0.9"):
+    with pytest.warns(distgp.diagnostics.findings.BoundWarning, match="at its upper bound 0.9"):
         gp = DistributedGPRegressor(
             n_experts=2,
             n_iter=30,

@@ -247,7 +247,7 @@ def test_many_clients_each_get_their_own_answers_and_warnings(connect, folder):
     with ThreadPoolExecutor(32) as pool:
         found = list(pool.map(ask, tables))
     for i, (table, answers) in enumerate(zip(tables, found, strict=True)):
-        with pytest.warns(distgp.novelty.NoveltyWarning) if i % 2 else nothing():
+        with pytest.warns(distgp.diagnostics.novelty.NoveltyWarning) if i % 2 else nothing():
             mean, std = expected(folder, table)
         for answer in answers:
             same(answer.json()["mean"], mean)
@@ -429,7 +429,7 @@ def run(*arguments):
 
 def test_the_limits_of_the_command_are_those_of_the_server():
     from distgp import serve
-    from distgp.cli.option_table import TABLE
+    from distgp.cli.options import TABLE
 
     defaults = {row.name: row.default for row in TABLE if row.commands == "serve"}
     assert (defaults["max_rows"], defaults["max_bytes"]) == (serve.MOST_ROWS, serve.MOST_BYTES)

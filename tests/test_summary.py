@@ -20,13 +20,13 @@ from distgp import (
     RationalQuadratic,
     SparseGridGP,
 )
-from distgp import summary as module
 from distgp.data.column import Column
 from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
+from distgp.diagnostics import summary as module
+from distgp.diagnostics.summary import feature_relevance, noise_sd, summary
 from distgp.kernels import Kernel
 from distgp.selection.trials import Choice, Trial
-from distgp.summary import feature_relevance, noise_sd, summary
 
 SCALES = np.array([1.0, 10.0, 100.0])
 

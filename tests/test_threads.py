@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distgp.threads import SPINS
+from distgp._util.threads import SPINS
 
 
 def told(code: str, **environment: str) -> str:

@@ -11,12 +11,13 @@ import pytest
 import torch
 from helpers import concrete, example, make_data
 
-from distgp import DistributedGPRegressor, torch_module
+from distgp import DistributedGPRegressor
+from distgp import export as torch_module
 from distgp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Matern52, Periodic
 from distgp.kernels import RationalQuadratic as RQ
 
 # Points beyond the rows are wanted here: that is where rounding errors show.
-pytestmark = pytest.mark.filterwarnings("ignore::distgp.novelty.NoveltyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::distgp.diagnostics.novelty.NoveltyWarning")
 PAGE = Path(__file__).parent.parent / "docs" / "to-torch.md"
 EVERYTHING = (
     1.5 * Matern52([0.7, 0.9])
@@ -38,7 +39,7 @@ def fitted(kernel: Kernel = EVERYTHING, targets: int = 1, **options):
 
 
 def module_of(gp, latent: bool = False):
-    return torch_module.of(gp.model_.targets, gp.model_.one_target, latent)
+    return torch_module.to_module(gp.model_.targets, gp.model_.one_target, latent)
 
 
 @cache  # an export takes a second
@@ -95,7 +96,7 @@ def test_exported_programs_need_no_distgp(tmp_path):
 
 def test_one_target_in_a_column_stays_a_column():
     gp = fitted(Matern52([0.7, 0.9]))
-    mean, std = torch_module.of(gp.model_.targets, one_target=False)(torch.as_tensor(NEW))
+    mean, std = torch_module.to_module(gp.model_.targets, one_target=False)(torch.as_tensor(NEW))
     assert mean.shape == std.shape == (40, 1)
 
 
@@ -149,7 +150,7 @@ def test_the_module_s_dtype_decides_not_that_of_the_points():
 def test_all_numbers_are_buffers():
     one, other = fitted(), fitted(targets=2)
     module = module_of(one)
-    state = torch_module.of(other.model_.targets[1:], one_target=True).state_dict()
+    state = torch_module.to_module(other.model_.targets[1:], one_target=True).state_dict()
     module.load_state_dict(state)
     assert_same(
         module(torch.as_tensor(NEW)),

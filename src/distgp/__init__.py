@@ -8,7 +8,7 @@ namespaces `data`, `kernels`, `experts`, `training`, `aggregation`, `engines`, `
 import importlib
 from typing import Any
 
-from distgp import threads  # noqa: F401  # first, since it says how PyTorch's threads wait
+from distgp._util import threads  # noqa: F401  # first, since it says how PyTorch's threads wait
 
 # isort: split
 from distgp import (
@@ -18,13 +18,13 @@ from distgp import (
     experts,
     kernels,
     linalg,
-    metrics,
     sparsegrid,
     training,
 )
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS
 from distgp.data import PARTITIONS
+from distgp.diagnostics import metrics
 from distgp.experts import EXPERTS
 from distgp.kernels import (
     KERNELS,
@@ -84,6 +84,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import `compare` and `plotting` on demand: Matplotlib takes a second to load."""
-    if name in ("compare", "plotting"):
-        return importlib.import_module(f"distgp.{name}")
+    late = {"compare": "distgp.diagnostics.compare", "plotting": "distgp.plotting"}
+    if name in late:
+        return importlib.import_module(late[name])
     raise AttributeError(f"module 'distgp' has no attribute {name!r}")

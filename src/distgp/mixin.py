@@ -13,14 +13,14 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from distgp import persistence
-from distgp.checks import is_integer
+from distgp._util.numbers import is_integer
 from distgp.data import frames
 from distgp.data.encoding import Columns
 from distgp.data.rows import as_numbers, refuse_dates
+from distgp.diagnostics.summary import Summary, relevance_of
 from distgp.engines import Engine
+from distgp.files import model_file
 from distgp.model import Model
-from distgp.summary import Summary, relevance_of
 
 ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
@@ -70,7 +70,7 @@ class ModelMixin(BaseEstimator):
             "feature_names": json.dumps(None if names is None else list(names)),
             "kernel": str(self.kernel_),
         }
-        persistence.save(path, state, about)
+        model_file.save(path, state, about)
 
     def close(self) -> None:
         """Let go of the workers, unless others use them or they belong to an engine of your own."""
@@ -98,7 +98,7 @@ class ModelMixin(BaseEstimator):
 
     @property
     def feature_relevance_(self) -> np.ndarray:
-        """The relevance of each column, (d,) or (targets, d): `distgp.summary.feature_relevance`."""
+        """The relevance of each column, (d,) or (targets, d), as `diagnostics.summary` explains it."""
         return np.asarray(self._of_each(lambda one: relevance_of(one, self.model_.inputs)))
 
     def summary(self) -> Summary:
@@ -190,8 +190,8 @@ def load(path: Path | str, device: str | None = None) -> Any:
     """
     if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
-    state = persistence.load(path, device)
-    with persistence.readable(path):
+    state = model_file.load(path, device)
+    with model_file.readable(path):
         return _restored(path, state, device)
 
 
@@ -199,7 +199,7 @@ def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> Mo
     """The estimator that `save` described."""
     kind = state["estimator"]
     if kind not in ESTIMATORS:
-        raise persistence.ModelFileError(f"{path} holds a {kind}, which this distgp does not know")
+        raise model_file.ModelFileError(f"{path} holds a {kind}, which this distgp does not know")
     parameters = dict(state["parameters"])
     if device is not None:
         parameters["device"] = device

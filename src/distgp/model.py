@@ -13,13 +13,13 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation import Aggregator, Combined, Ensemble
-from distgp.calibration import Calibration, multiples
 from distgp.data.rows import Schema
 from distgp.data.scaling import Scaling
-from distgp.data.transforms import Transform
+from distgp.diagnostics.calibration import Calibration, multiples
+from distgp.diagnostics.novelty import Inputs
 from distgp.experts import Parameters
 from distgp.likelihoods import Gaussian
-from distgp.novelty import Inputs
+from distgp.likelihoods.transforms import Transform
 from distgp.training import TrainingResult
 
 Value = TypeVar("Value")

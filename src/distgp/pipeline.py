@@ -18,21 +18,21 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from distgp import metrics
 from distgp.aggregation import Aggregator, Combined, Ensemble, default_aggregator
-from distgp.calibration import Calibration
-from distgp.data import parquet, sample, source
+from distgp.data import parquet, sample
 from distgp.data.partition import split, with_communication
 from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard, stack
-from distgp.data.transforms import Transform, transform_of
+from distgp.diagnostics import metrics
+from distgp.diagnostics.calibration import Calibration
+from distgp.diagnostics.novelty import Inputs, warn_of_novelty
 from distgp.engines import Engine, Placement
 from distgp.experts import Parameters, Posterior
 from distgp.likelihoods import Gaussian
 from distgp.likelihoods.gaussian import standardised_noise
+from distgp.likelihoods.transforms import Transform, transform_of
 from distgp.model import Model, TargetModel
-from distgp.novelty import Inputs, warn_of_novelty
 from distgp.plan import Plan, open_engine
 from distgp.training import Learning
 
@@ -150,7 +150,7 @@ def place(plan: Plan, rows: Rows, transforms: Sequence[Transform | None] = ()) -
     )
     numbers = torch.arange(len(rows), device=like.device)
     data = Shard(scalings[0].inputs(X, like), scaled, numbers, None, weight, noise)
-    shards = source.place(engine, divided(plan, data, M))
+    shards = sample.place(engine, divided(plan, data, M))
     row_noise = None if rows.noise is None else float(np.average(rows.noise, weights=rows.weight))
     known = tuple(transforms) or (None,) * len(scalings)
     return Placed(engine, shards, rows.schema, scalings, known, rows.y.ndim == 1, row_noise)
@@ -309,7 +309,7 @@ def _new_expert(plan: Plan, target: TargetModel, shard: Shard) -> Posterior:
     _, learning = starting_point(replace(plan, found=()), target.scaling, 0, factor)
     if learning is not None:
         learning = replace(learning, inducing="auto" if m is None else m)
-        own = learning.on(expert, source.placed([shard])).parameters[0]
+        own = learning.on(expert, sample.placed([shard])).parameters[0]
     return expert.condition(own.unsqueezed(), stack([shard]))
 
 

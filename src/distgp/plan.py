@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distgp._util.numbers import is_integer
 from distgp._util.parameters import (
     Resolver,
     a_count,
@@ -28,19 +29,18 @@ from distgp._util.parameters import (
 )
 from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
-from distgp.calibration import KINDS as CALIBRATIONS
-from distgp.checks import is_integer
 from distgp.data.column import CHOICES
 from distgp.data.partition import PARTITIONS, Partition, RandomPartition
 from distgp.data.rows import Rows, Schema, check_varies
 from distgp.data.scaling import Scaling
-from distgp.data.transforms import TRANSFORMS
+from distgp.diagnostics.calibration import KINDS as CALIBRATIONS
 from distgp.engines import Engine, LocalEngine
 from distgp.experts import EXPERTS, Expert, Parameters
 from distgp.experts.base import Inducing
 from distgp.kernels import KERNELS, Expression, InputLayout, Kernel, parse
+from distgp.likelihoods.transforms import TRANSFORMS
 from distgp.training import ALGORITHMS, Algorithm, Prior
-from distgp.training.initial import Initial
+from distgp.training.learning import Initial
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 VALIDATIONS = ("random", "last", "groups")

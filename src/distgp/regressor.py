@@ -18,7 +18,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from distgp import findings, pipeline, torch_module
+from distgp import export, pipeline
 from distgp._util.parameters import a_count, a_name, a_probability, a_seed, is_auto
 from distgp.aggregation import AGGREGATORS, Aggregator, Combined
 from distgp.data import frames
@@ -33,12 +33,13 @@ from distgp.data.rows import (
     numbers_of_rows,
     observed_targets,
 )
+from distgp.diagnostics import findings
+from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
 from distgp.experts import Expert
 from distgp.kernels import Kernel
 from distgp.mixin import ModelMixin
 from distgp.model import Model, TargetModel
-from distgp.novelty import novelty
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
 from distgp.training import Algorithm, Prior
@@ -746,7 +747,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         torch.nn.Module
         """
         check_is_fitted(self)
-        return torch_module.of(self.model_.targets, self.model_.one_target, latent)
+        return export.to_module(self.model_.targets, self.model_.one_target, latent)
 
     # The attributes of a fitted regressor.
 

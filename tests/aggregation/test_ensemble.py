@@ -7,7 +7,7 @@ from helpers import close, inputs
 
 from distgp.aggregation import Ensemble
 from distgp.data import central_set, sample, stack
-from distgp.data.source import placed
+from distgp.data.sample import placed
 from distgp.engines import LocalPlacement
 from distgp.experts import ExactExpert
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 import distgp
-from distgp.cli.option_table import TABLE
 from distgp.cli.options import (
+    TABLE,
     Dates,
     Validation,
     column_options,

@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from distgp.cli.terminal import plain_errors, print_figures
+from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.engines import EngineError
-from distgp.novelty import NoveltyWarning
 
 NO_MEMORY = "out of memory: use fewer rows or inducing inputs, or more experts"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from distgp.data.transforms import Log, YeoJohnson, transform_of
+from distgp.likelihoods.transforms import Log, YeoJohnson, transform_of
 
 Y = np.array([-300.0, -2.0, -1e-6, 0.0, 1e-6, 0.5, 3.0, 1e4])
 

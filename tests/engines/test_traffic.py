@@ -80,7 +80,7 @@ def test_what_may_leave_is_gathered_without_restriction(placement):
 
 
 def test_refusals_happen_on_the_worker(engine):
-    from distgp.engines.ray_worker import Worker
+    from distgp.engines.ray_pool import Worker
 
     worker = Worker("cpu", 1)
     worker.make(0, Numbers(0.0))

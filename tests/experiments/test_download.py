@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distgp.progress import Progress
+from distgp._util.progress import Progress
 from experiments import download
 from experiments.download import DataError, Published, fingerprint, locate
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from hostile.trial import data, tiny
 
-from distgp.files import check_writable, whole
+from distgp.files.writing import check_writable, whole
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_no_room_on_the_disk_is_told_as_such(model, tmp_path, monkeypatch):
     def full(*arguments):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("distgp.persistence.save_file", full)
+    monkeypatch.setattr("distgp.files.model_file.save_file", full)
     with pytest.raises(OSError, match=r"cannot write .*No space left .* is the disk full"):
         model.save(tmp_path / "m.safetensors")
     assert not [*tmp_path.iterdir()]

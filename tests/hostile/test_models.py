@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import distgp
-from distgp import persistence
-from distgp.persistence import ModelFileError
+from distgp.files import model_file as persistence
+from distgp.files.model_file import ModelFileError
 
 X, Y = data()
 MODELS = {

@@ -11,11 +11,11 @@ from helpers import make_data
 
 import distgp
 from distgp import RBF, DistributedGPRegressor, Kernel, Linear, SparseGridGP
+from distgp.files.model_file import ModelFileError
 from distgp.kernels import KERNELS, ParameterError, Stationary, in_data_units, parse, register
 from distgp.kernels.base import field, scalar, vector
 from distgp.kernels.layout import InputLayout
 from distgp.kernels.registry import OTHERS
-from distgp.persistence import ModelFileError
 
 MODULE = """
 from distgp.kernels import Stationary, register

@@ -6,9 +6,10 @@ import pytest
 import torch
 from helpers import FLOAT, close, concrete, example, finite_differences, inputs, value_and_gradient
 
-from distgp import RBF, Linear, Matern52, RationalQuadratic, persistence
+from distgp import RBF, Linear, Matern52, RationalQuadratic
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
+from distgp.files import model_file as persistence
 from distgp.kernels import ParameterError, Stationary, coordinates
 from distgp.sparsegrid import factors
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from helpers import FLOAT, close, inputs
 
-from distgp import linalg, threads
+from distgp import linalg
+from distgp._util import threads
 from distgp.linalg import lapack
 
 SIZES = [64, 130, lapack.DIVIDED - 1, lapack.DIVIDED + 3]

@@ -45,5 +45,5 @@ def test_other_kernels_have_no_factors(kernel):
 
 
 def test_the_examples_in_the_documentation_run():
-    found = doctest.testmod(importlib.import_module("distgp.sparsegrid.separable"))
+    found = doctest.testmod(importlib.import_module("distgp.sparsegrid.basis"))
     assert found.attempted and not found.failed

@@ -11,7 +11,7 @@ from distgp.data import RandomPartition, split
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import RBF
 from distgp.training import Admm, Fact, FedAvg, Gamma, LogNormal, train
-from distgp.training.priors import log_prior
+from distgp.training.objective import log_prior
 
 DATA = shard(40, 2)
 SHARDS = split(DATA, RandomPartition().assign(DATA.X.numpy(), 3, 0))

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from sklearn.utils import check_random_state
 
-from distgp.checks import is_integer, is_number
+from distgp._util.numbers import is_integer, is_number
 
 Named = TypeVar("Named")
 Resolver: TypeAlias = Callable[[str, object], object]

@@ -1,6 +1,5 @@
 """Aggregation: one posterior out of many experts'."""
 
-from distgp.aggregation.averages import Barycentre, MinVariance
 from distgp.aggregation.base import (
     AGGREGATORS,
     AggregationError,
@@ -10,15 +9,23 @@ from distgp.aggregation.base import (
     default_aggregator,
     register,
 )
-from distgp.aggregation.committees import BCM, GRBCM, RBCM, GPoE, PoE, SoftmaxPoE
+from distgp.aggregation.committees import (
+    BCM,
+    GRBCM,
+    RBCM,
+    Barycentre,
+    GPoE,
+    MinVariance,
+    PoE,
+    SoftmaxPoE,
+)
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import MarginalAggregator
 from distgp.aggregation.nearest import Nearest
 from distgp.aggregation.nested import NPAE
 from distgp.aggregation.opt_local import OptLocal
-from distgp.aggregation.optimal import Opt, OptPrinted
+from distgp.aggregation.optimal import Opt, OptPrinted, TwoLevel
 from distgp.aggregation.pooled import Pooled
-from distgp.aggregation.two_level import TwoLevel
 from distgp.aggregation.variance import CentralWarning
 
 for kind in (

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from distgp._util.numbers import is_integer, is_number
+from distgp._util.warn import warn_user
 from distgp.aggregation.ensemble import Ensemble
-from distgp.checks import is_integer, is_number
 from distgp.experts import Prediction
 from distgp.experts.base import RowsGoneError, concatenated, in_chunks, latent_variance
 from distgp.likelihoods.gaussian import Gaussian, Space
-from distgp.warn import warn_user
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

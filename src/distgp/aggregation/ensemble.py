@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from distgp.data import sample
+from distgp.data.sample import placed
 from distgp.data.shard import Shard, unstack
-from distgp.data.source import placed
 from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import Expert, Parameters, Posterior
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from distgp.aggregation.base import Aggregator, Combined, refusal
-from distgp.aggregation.basis import Basis, sum_sparse
 from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.gram import Basis, sum_sparse
 from distgp.experts import Prediction, SparsePosterior, SparseSums
 
 

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp._util.warn import warn_user
 from distgp.aggregation.base import Combined, joined
-from distgp.aggregation.basis import (
+from distgp.aggregation.ensemble import WIDE, Ensemble
+from distgp.aggregation.gram import (
     Basis,
     central_variance,
     factor_of_B,
@@ -22,12 +24,10 @@ from distgp.aggregation.basis import (
     sum_sparse,
     sums_by_expert,
 )
-from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.nested import moment_entries, moments
 from distgp.engines import travels
 from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior, SparseSums
 from distgp.experts.base import in_chunks, latent_variance
-from distgp.warn import warn_user
 
 LARGEST_RESIDUAL = 1.0
 """The value of tr(K − Q) / (nσ²) beyond which a central variance is reported."""

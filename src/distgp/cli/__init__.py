@@ -10,7 +10,7 @@ import typer
 import distgp
 from distgp.cli import demo
 from distgp.cli.commands import compare, fit, info, predict, score, serve, version
-from distgp.cli.option_table import command
+from distgp.cli.options import command
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -97,8 +97,8 @@ def _reading(given: o.Given, model: distgp.DistributedGPRegressor) -> dict[str, 
 def compare(given: o.Given) -> None:
     """Fit experts once and compare aggregators, the full GP and baselines on held-out rows."""
     from distgp.cli.streaming import row_values, training_rows
-    from distgp.compare import expert_of, left_out, on_split, write_csv
     from distgp.data.table import Table
+    from distgp.diagnostics.compare import expert_of, left_out, on_split, write_csv
     from distgp.plotting import comparison_figure, save_figure
 
     csv, picture = (Path(f"{given.output}{suffix}") for suffix in (".csv", ".png"))
@@ -137,10 +137,10 @@ def compare(given: o.Given) -> None:
 
 def info(given: o.Given) -> None:
     """Describe a model file: experts, kernel in the data's units, training, relevance of columns."""
-    from distgp import persistence
+    from distgp.files import model_file
 
     said = distgp.load(given.model, device="cpu").summary()
-    header = persistence.header(given.model)
+    header = model_file.header(given.model)
     figures = {
         "model": str(given.model),
         "format": int(header["format"]),

@@ -9,7 +9,7 @@ import typer
 
 from distgp.cli.options import Given
 from distgp.cli.terminal import print_results, refuse_existing, tell
-from distgp.compare import Result, compare, expert_of, left_out, reference
+from distgp.diagnostics.compare import Result, compare, expert_of, left_out, reference
 from distgp.regressor import DistributedGPRegressor
 
 N_EXPERTS = 64

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distgp import metrics
+from distgp._util.progress import Progress
 from distgp.cli.terminal import refuse_input
 from distgp.data.column import numbers
 from distgp.data.encoding import Columns, complete_rows, learn
 from distgp.data.parquet import ParquetRows
 from distgp.data.rows import Rows, Schema
 from distgp.data.table import Table, TableError, sink
+from distgp.diagnostics import metrics
 from distgp.engines import LocalEngine
-from distgp.progress import Progress
 from distgp.regressor import DistributedGPRegressor, unnamed
 
 OUTPUTS = ("mean", "std", "lower", "upper")

@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.engines import EngineError
-from distgp.files import check_writable
-from distgp.novelty import NoveltyWarning
+from distgp.files.writing import check_writable
 
 if TYPE_CHECKING:
-    from distgp.compare import Result
+    from distgp.diagnostics.compare import Result
 
 LONGEST = 160
 """Characters that people are shown of one figure; --json has all of it."""

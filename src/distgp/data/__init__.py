@@ -10,10 +10,9 @@ from distgp.data.partition import (
     split,
     with_communication,
 )
-from distgp.data.sample import central_set
+from distgp.data.sample import central_set, place, placed
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard, concatenate, stack, unstack
-from distgp.data.source import place, placed
 
 __all__ = [
     "PARTITIONS",

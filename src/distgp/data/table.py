@@ -15,7 +15,7 @@ from pyarrow import csv, fs, parquet
 from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string
 
 from distgp.data.locate import Keys, TableError, find, kind_of
-from distgp.files import whole
+from distgp.files.writing import whole
 
 BATCH_ROWS = 2**16
 """Rows that are read, predicted and written at a time."""

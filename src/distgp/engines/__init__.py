@@ -8,9 +8,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from distgp.engines.base import Engine, EngineError, EngineWarning, MayNotLeaveError, Placement
+from distgp.engines.base import (
+    Engine,
+    EngineError,
+    EngineWarning,
+    LocalEngine,
+    LocalPlacement,
+    MayNotLeaveError,
+    Placement,
+)
 from distgp.engines.devices import DevicesEngine, this_machine
-from distgp.engines.local import LocalEngine, LocalPlacement
 from distgp.engines.traffic import KINDS, Kinds, Traffic, travels
 
 __all__ = [

@@ -13,8 +13,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from distgp.engines.base import Engine, Item, Placement, Result, guarded, itself, released
-from distgp.engines.local import LocalEngine, LocalPlacement
+from distgp.engines.base import (
+    Engine,
+    Item,
+    LocalEngine,
+    LocalPlacement,
+    Placement,
+    Result,
+    guarded,
+    itself,
+    released,
+)
 from distgp.engines.traffic import Each, Function, Traffic
 
 

@@ -8,18 +8,18 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
-from distgp.checks import is_integer, is_number
+from distgp._util.numbers import is_integer, is_number
 from distgp.engines.base import (
     Engine,
     EngineError,
     EngineWarning,
     Item,
+    LocalPlacement,
     Placement,
     Result,
     guarded,
     itself,
 )
-from distgp.engines.local import LocalPlacement
 from distgp.engines.traffic import Each, Function, measured
 
 try:
@@ -30,10 +30,9 @@ except ImportError as error:  # pragma: no cover - depends on the installation
         "engine='ray' needs Ray, which is not installed: pip install 'distgp[ray]'"
     ) from error
 
+from distgp._util.warn import warn_user
 from distgp.engines import ray_start
-from distgp.engines.ray_pool import Pool
-from distgp.engines.ray_worker import Step, register_tensors
-from distgp.warn import warn_user
+from distgp.engines.ray_pool import Pool, Step, register_tensors
 
 SMALL = 2**16
 """Bytes of arguments up to which they travel with each call; more go once through the object store."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import ray
 
+from distgp._util.warn import warn_user
 from distgp.engines.base import EngineWarning
-from distgp.warn import warn_user
 
 CONNECT_LIMIT = 5.0
 """Seconds that a machine may take to accept a connection."""

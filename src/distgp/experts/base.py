@@ -16,11 +16,11 @@ from typing import ClassVar, Literal, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from distgp._util.threads import on_threads
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.experts.parameters import Parameters
 from distgp.kernels import Kernel
-from distgp.threads import on_threads
 
 CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 """Entries of the largest temporary matrix, by device: 16 MiB (cache) and 512 MiB in float64."""

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp._util.warn import warn_user
 from distgp.data import sample as samples
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, unstack
 from distgp.engines import Placement, travels
 from distgp.kernels import Kernel, coordinates
-from distgp.warn import warn_user
 
 SAMPLE = 4096
 """Rows that the greedy rule looks at, at least; the rest of a large shard adds little."""

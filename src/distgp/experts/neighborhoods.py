@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distgp import linalg
+from distgp._util.threads import on_threads
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
@@ -36,7 +37,6 @@ from distgp.experts.parameters import Parameters
 from distgp.experts.sparse import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
 from distgp.likelihoods import noise_factor
-from distgp.threads import on_threads
 
 ORDER_SEED = 0
 """The seed of the rows' random order. It is the same for all shards, so that the order is one."""

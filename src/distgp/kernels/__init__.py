@@ -1,7 +1,6 @@
 """Covariance functions: immutable values with positive parameters, built from others by + and *."""
 
-from distgp.kernels.algebra import Product, Scale, Sum
-from distgp.kernels.base import Kernel, ParameterError
+from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
 from distgp.kernels.coordinates import coordinates
 from distgp.kernels.expression import Built, Expression
 from distgp.kernels.layout import InputLayout, in_data_units, resolved

@@ -7,8 +7,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from distgp.kernels.algebra import Product, Scale, Sum
-from distgp.kernels.base import Kernel
+from distgp.kernels.base import Kernel, Product, Scale, Sum
 from distgp.kernels.nondecaying import Periodic
 from distgp.kernels.stationary import RBF, Stationary
 

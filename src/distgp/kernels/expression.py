@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distgp.kernels.algebra import Product, Scale, Sum
-from distgp.kernels.base import Kernel, ParameterError
+from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
 from distgp.kernels.layout import PLAIN_NAME, InputLayout, listed, quoted
 from distgp.kernels.nondecaying import Constant, Linear, Periodic
 from distgp.kernels.registry import KERNELS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from distgp.kernels import algebra, nondecaying, stationary
+from distgp.kernels import base, nondecaying, stationary
 from distgp.kernels.base import Kernel, KernelType, ParameterError
 from distgp.kernels.layout import PLAIN_NAME
 from distgp.kernels.stationary import Stationary
@@ -22,9 +22,9 @@ OTHERS: dict[str, type[Kernel]] = {
     "linear": nondecaying.Linear,
     "constant": nondecaying.Constant,
     "periodic": nondecaying.Periodic,
-    "sum": algebra.Sum,
-    "product": algebra.Product,
-    "scale": algebra.Scale,
+    "sum": base.Sum,
+    "product": base.Product,
+    "scale": base.Scale,
 }
 """All other kernels, by the names that files know them by."""
 

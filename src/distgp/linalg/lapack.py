@@ -29,7 +29,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from distgp.threads import at_once, blas_threads
+from distgp._util.threads import at_once, blas_threads
 
 SMALLEST = 64
 """Matrices with fewer rows are left to PyTorch: calling LAPACK for each would take longer."""

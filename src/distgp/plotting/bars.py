@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from distgp.compare import Result
+from distgp.diagnostics.compare import Result
 from distgp.mixin import ModelMixin
-from distgp.plotting.figures import grid_of_axes, one_axes, short
-from distgp.plotting.subject import check_model
+from distgp.plotting.figures import check_model, grid_of_axes, one_axes, short
 from distgp.selection.trials import Choice, Trial
 
 LEAST_BAR = 1e-3
@@ -44,8 +43,9 @@ BARS: dict[str, dict[str, Any]] = {
 def plot_relevance(model: ModelMixin, most: int = 20, ax: Axes | None = None) -> Axes:
     """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
 
-    `distgp.summary.feature_relevance` explains what relevance is. A text column has one bar. With several
-    targets each column has one bar per target, and columns are in the order of their mean relevance.
+    `distgp.diagnostics.summary.feature_relevance` explains what relevance is. A text column has one bar.
+    With several targets each column has one bar per target, and columns are in the order of their mean
+    relevance.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def plot_comparison(
     Parameters
     ----------
     results : sequence of Result
-        The results that `distgp.compare.compare` returns.
+        The results that `distgp.diagnostics.compare.compare` returns.
     metric : str, default="rmse"
         A field of `Result`: "rmse", "nlpd", "w2", "seconds" or "coverage".
     ax : Axes, optional
@@ -207,7 +207,7 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
     Parameters
     ----------
     results : sequence of Result
-        The results that `distgp.compare.compare` returns.
+        The results that `distgp.diagnostics.compare.compare` returns.
 
     Returns
     -------

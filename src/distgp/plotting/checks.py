@@ -11,8 +11,16 @@ from numpy.typing import ArrayLike
 
 from distgp.aggregation import Aggregator
 from distgp.mixin import ModelMixin
-from distgp.plotting.figures import draw_points, label_panels, one_axes, panels, quantile
-from distgp.plotting.subject import Columns, Subject, predicted
+from distgp.plotting.figures import (
+    Columns,
+    Subject,
+    draw_points,
+    label_panels,
+    one_axes,
+    panels,
+    predicted,
+    quantile,
+)
 
 BINS = 10
 """Groups of rows whose mean residual is drawn."""

@@ -10,8 +10,18 @@ from numpy.typing import ArrayLike
 from sklearn.inspection import partial_dependence
 
 from distgp.mixin import ModelMixin
-from distgp.plotting.figures import BAND, draw_points, label_panels, one_axes, panels, quantile
-from distgp.plotting.subject import Columns, Subject, predicted, quietly
+from distgp.plotting.figures import (
+    BAND,
+    Columns,
+    Subject,
+    draw_points,
+    label_panels,
+    one_axes,
+    panels,
+    predicted,
+    quantile,
+    quietly,
+)
 
 
 def plot_prediction(

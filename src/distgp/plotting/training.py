@@ -12,12 +12,11 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from distgp.diagnostics.summary import column_names
 from distgp.experts import Parameters
 from distgp.kernels import Constant, Linear, Product, Scale, Sum
 from distgp.mixin import ModelMixin
-from distgp.plotting.figures import given_axes, short
-from distgp.plotting.subject import check_model
-from distgp.summary import column_names
+from distgp.plotting.figures import check_model, given_axes, short
 from distgp.training import TrainingResult
 from distgp.training.base import Round
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sklearn.model_selection import KFold
 
-from distgp import calibration, metrics
+from distgp._util.progress import Progress
+from distgp._util.warn import warn_user
 from distgp.data.rows import Rows
+from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.experts import Parameters
 from distgp.model import Model, TargetModel
@@ -29,18 +31,18 @@ from distgp.pipeline import (
     transformed,
 )
 from distgp.plan import Plan
-from distgp.progress import Progress
 from distgp.selection.candidates import Candidate, as_given, numbers_of_experts, ways_to_fit
-from distgp.selection.holdout import Divisions, divisions, hold_out
 from distgp.selection.trials import (
     Choice,
     ChoiceWarning,
+    Divisions,
     Trial,
     baselines,
     better_baselines_text,
+    divisions,
+    hold_out,
     measure,
 )
-from distgp.warn import warn_user
 
 TRIAL_TEST = 2_000
 """Rows that a candidate is measured on."""

@@ -1,6 +1,6 @@
 """GP regression on sparse grids: index sets, grids, the combination technique, OptiCom."""
 
-from distgp.sparsegrid.basis import Basis, PointBasis, TensorBasis, basis_of
+from distgp.sparsegrid.basis import Basis, PointBasis, TensorBasis, basis_of, factors, separable
 from distgp.sparsegrid.cost import (
     Cost,
     highest_level,
@@ -19,9 +19,14 @@ from distgp.sparsegrid.grids import (
     index_set,
     sparse_grid,
 )
-from distgp.sparsegrid.model import SparseGridModel, VarianceWarning, choose_level, condition
-from distgp.sparsegrid.posterior import GridPosterior, NormalEquations
-from distgp.sparsegrid.separable import factors, separable
+from distgp.sparsegrid.posterior import (
+    GridPosterior,
+    NormalEquations,
+    SparseGridModel,
+    VarianceWarning,
+    choose_level,
+    condition,
+)
 
 __all__ = [
     "Basis", "Box", "Combination", "Cost", "GridPosterior", "NormalEquations", "PointBasis",

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
-from distgp import metrics
+from distgp._util.numbers import is_integer
 from distgp._util.parameters import (
     Resolver,
     a_count,
@@ -23,10 +23,11 @@ from distgp._util.parameters import (
     is_auto,
     one_of,
 )
-from distgp.checks import is_integer
+from distgp._util.warn import warn_user
 from distgp.data import Scaling, Shard, place, sample
 from distgp.data.rows import Schema, check_varies, observed_targets
-from distgp.data.source import even_parts
+from distgp.data.sample import even_parts
+from distgp.diagnostics import metrics
 from distgp.engines import Engine, Placement
 from distgp.experts import Parameters, SparseExpert
 from distgp.kernels import KERNELS, InputLayout, Kernel
@@ -51,8 +52,7 @@ from distgp.sparsegrid import (
     sparse_grid,
 )
 from distgp.training import Learning, PooledBound, TrainingResult
-from distgp.training.initial import Initial
-from distgp.warn import warn_user
+from distgp.training.learning import Initial
 
 LARGEST_UNION = 1_024
 """Points of the sparse grid, at most, that `level="auto"` goes up to."""

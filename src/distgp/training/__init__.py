@@ -9,9 +9,8 @@ from distgp.training.independent import Independent
 from distgp.training.layout import Layout
 from distgp.training.learning import Learning
 from distgp.training.nearest import NearestRows
-from distgp.training.objective import Objective, objective_value
+from distgp.training.objective import Gamma, LogNormal, Objective, Prior, objective_value
 from distgp.training.pooled import PooledBound
-from distgp.training.priors import Gamma, LogNormal, Prior
 from distgp.training.rounds import TrainingWarning, train
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

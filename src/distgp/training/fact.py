@@ -13,9 +13,8 @@ from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.training.base import DESCENT, Algorithm, Message, Reply
 from distgp.training.layout import Layout
-from distgp.training.lbfgs import Lbfgs
 from distgp.training.objective import Objective
-from distgp.training.optimizers import STEPPERS, check_steps, finite
+from distgp.training.optimizers import STEPPERS, Lbfgs, check_steps, finite
 from distgp.training.rounds import Rounds
 
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]

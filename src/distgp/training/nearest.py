@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from distgp._util.threads import on_threads
 from distgp.data.neighbors import Neighbors
 from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
@@ -26,11 +27,9 @@ from distgp.experts.sparse import widened
 from distgp.kernels import ParameterError
 from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
-from distgp.threads import on_threads
 from distgp.training.base import Algorithm, Message, Reply, Stop
-from distgp.training.lbfgs import Lbfgs
-from distgp.training.objective import Objective
-from distgp.training.priors import log_prior
+from distgp.training.objective import Objective, log_prior
+from distgp.training.optimizers import Lbfgs
 from distgp.training.rounds import Rounds
 
 SEARCHED = (0.3, 0.1, 0.03)

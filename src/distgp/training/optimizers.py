@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy import optimize
 from torch import Tensor
 
 from distgp.data.shard import Shard
@@ -161,3 +165,145 @@ def choose(which: Tensor, yes: Tensors, no: Tensors) -> Tensors:
         name: torch.where(which.reshape(-1, *[1] * (value.ndim - 1)), value, no[name])
         for name, value in yes.items()
     }
+
+
+OPTIONS = {"maxcor": 10, "maxiter": 10**9, "maxfun": 10**9, "ftol": 0, "gtol": 0}
+"""Ten remembered steps, and no stopping rule of SciPy's: `Rounds` has its own."""
+SHORTENED = 0.1
+"""The part of a step that is kept, at least, when it leads to a useless point."""
+
+Evaluate = Callable[[Tensor], tuple[float, Tensor | None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A point with its objective and gradient, in SciPy's arrays."""
+
+    x: np.ndarray
+    value: float
+    gradient: np.ndarray
+
+
+class NothingToGain(Exception):
+    """The next step promises no more than rounding errors."""
+
+
+class Lbfgs:
+    """A search for the minimum, which keeps the best point that it has found.
+
+    L-BFGS-B compares each trial point with the point at which its line search began, and shortens the
+    step as the values and slopes of both suggest. Where a trial has no value, or one that is far too
+    high, L-BFGS-B is told those of a parabola along the step: it begins as the objective does and has
+    its minimum at a tenth of the step. The trial is then refused and the step shortened to a tenth.
+
+    Parameters
+    ----------
+    start : Tensor of shape (P,)
+        Where to start, within the bounds.
+    low, high : Tensor of shape (P,)
+        Bounds of the points, possibly infinite.
+    """
+
+    def __init__(self, start: Tensor, low: Tensor, high: Tensor) -> None:
+        self.x = start
+        """The best point so far."""
+        self.value = math.nan
+        """The objective there; NaN before the first evaluation."""
+        self.gradient_norm = math.nan
+        """The norm of the gradient there, without the entries at which a bound stops descent."""
+        self._low, self._high = _array(low), _array(high)
+        # Relative differences of the objective that factorisations cannot resolve: 2e-12 in float64.
+        self._rounding = torch.finfo(start.dtype).eps ** 0.75
+        self._best: Point | None = None
+        self._began: Point | None = None  # where the line search began
+        self._told: Point | None = None  # what SciPy was told last
+
+    def hopeful(self, value: float) -> bool:
+        """Whether a trial with this value may be accepted, so that its gradient is worth having."""
+        if self._began is None:
+            return math.isfinite(value)
+        return value <= self._began.value
+
+    def offer(self, x: Tensor, value: float, gradient: Tensor) -> bool:
+        """Keep a point if it is usable and the best so far; return whether it is."""
+        usable = math.isfinite(value) and bool(torch.isfinite(gradient).all())
+        if not usable or value >= self.value:
+            return False
+        self.x, self.value = x, value
+        self._best = Point(_array(x), value, _array(gradient))
+        self.gradient_norm = float(np.linalg.norm(self._free(self._best)))
+        return True
+
+    def minimise(self, evaluate: Evaluate) -> None:
+        """Search until no further progress is possible, or until `evaluate` raises an exception.
+
+        Parameters
+        ----------
+        evaluate : callable
+            Computes the objective at a point, NaN where that is impossible, and the gradient, which may
+            be None for a trial that is not `hopeful`. It must call `offer` with what it found.
+        """
+        evaluate(self.x)
+        while self._best is not None:
+            before = self._began = self._best
+            # The first step of L-BFGS-B is as long as the gradient: with this scale, 1 at most.
+            scale = 1.0 / max(1.0, self.gradient_norm)
+
+            def scaled(x: np.ndarray, scale: float = scale) -> tuple[float, np.ndarray]:
+                self._told = self._trial(x, evaluate)
+                return scale * self._told.value, scale * self._told.gradient
+
+            with suppress(NothingToGain):
+                optimize.minimize(
+                    scaled,
+                    before.x,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=list(zip(self._low, self._high, strict=True)),
+                    callback=self._begin_line_search,
+                    options=OPTIONS,
+                )
+            # A line search that failed after some trials may have met a better point: go on from there,
+            # with a fresh memory of the curvature.
+            converged = self._told is self._began
+            if converged or self.value >= before.value - self._smallest(before.value):
+                return
+
+    def _begin_line_search(self, intermediate_result: object) -> None:
+        """Note that the last trial was accepted: it is where the next line search begins."""
+        del intermediate_result
+        self._began = self._told
+
+    def _trial(self, x: np.ndarray, evaluate: Evaluate) -> Point:
+        """What SciPy is told of a trial point, in place of a useless one a point of the parabola."""
+        best, began = self._best, self._began
+        assert best is not None and began is not None
+        if np.array_equal(x, best.x):  # SciPy begins anew, or returns to the best of a line search
+            return best
+        step = x - began.x
+        descent = -float(began.gradient @ step)
+        if descent <= self._smallest(began.value):
+            raise NothingToGain
+        value, gradient = evaluate(torch.from_numpy(x.copy()).to(self.x))
+        # began − descent·t + rise·t² has its minimum at t = SHORTENED for rise = descent / (2·SHORTENED).
+        highest = began.value + (0.5 / SHORTENED - 1.0) * descent
+        known = gradient is not None and bool(torch.isfinite(gradient).all())
+        if gradient is not None and known and value <= highest:
+            return Point(x.copy(), value, _array(gradient))
+        rise = (value if value <= highest else highest) - began.value + descent
+        slopes = began.gradient + 2.0 * rise / float(step @ step) * step
+        return Point(x.copy(), began.value - descent + rise, slopes)
+
+    def _smallest(self, value: float) -> float:
+        """The smallest difference from an objective that is more than rounding errors."""
+        return self._rounding * (1.0 + abs(value))
+
+    def _free(self, point: Point) -> np.ndarray:
+        """The gradient, zero where a bound stops descent."""
+        stopped = (point.x <= self._low) & (point.gradient > 0)
+        stopped |= (point.x >= self._high) & (point.gradient < 0)
+        return np.where(stopped, 0.0, point.gradient)
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().to("cpu", torch.float64).numpy().copy()

@@ -30,9 +30,8 @@ from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError
 from distgp.training.base import Algorithm, Message, Reply, Tensors
 from distgp.training.layout import Layout
-from distgp.training.lbfgs import Lbfgs
-from distgp.training.objective import Objective
-from distgp.training.priors import log_prior
+from distgp.training.objective import Objective, log_prior
+from distgp.training.optimizers import Lbfgs
 from distgp.training.rounds import Rounds
 
 SUMS = ("AAt", "Ay", "trace")

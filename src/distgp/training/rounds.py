@@ -10,13 +10,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from distgp._util.progress import Progress
+from distgp._util.warn import warn_user
 from distgp.data import sample
+from distgp.data.sample import placed
 from distgp.data.shard import Shard
-from distgp.data.source import placed
 from distgp.engines import Kinds, Placement
 from distgp.engines.traffic import measured
 from distgp.experts import Expert, Parameters
-from distgp.progress import Progress
 from distgp.training.base import (
     Algorithm,
     Message,
@@ -27,9 +28,7 @@ from distgp.training.base import (
     TrainingResult,
 )
 from distgp.training.layout import Layout, by_path
-from distgp.training.objective import Objective
-from distgp.training.priors import Prior
-from distgp.warn import warn_user
+from distgp.training.objective import Objective, Prior
 
 PATIENCE = 5
 """Accepted rounds in a row that must change the objective by less than the tolerance."""

@@ -30,7 +30,9 @@ from distgp.kernels import Kernel, Stationary
 from distgp.model import TargetModel
 
 
-def of(models: Sequence[TargetModel], one_target: bool, latent: bool = False) -> PooledModule:
+def to_module(
+    models: Sequence[TargetModel], one_target: bool, latent: bool = False
+) -> PooledModule:
     """Make one module of the pooled models of all targets, on their device, in float64.
 
     A ValueError refuses a model that is not a pooled one, or is one of a transformed target.

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from distgp import metrics
+from distgp._util.progress import Progress
 from distgp.aggregation import AGGREGATORS
 from distgp.data.encoding import Columns
 from distgp.data.rows import Rows, Schema
+from distgp.diagnostics import metrics
 from distgp.files import whole
-from distgp.progress import Progress
 from distgp.regressor import DistributedGPRegressor
 from distgp.selection import hold_out, trials
 from distgp.selection.trials import Trial

@@ -35,9 +35,10 @@ from distgp.aggregation.nested import NestedCombined
 from distgp.aggregation.opt_local import LocalCombined
 from distgp.aggregation.pooled import PooledCombined
 from distgp.aggregation.variance import WeightedCombined
-from distgp.calibration import Calibration
-from distgp.data import PARTITIONS, Scaling, Shard, encoding, transforms
+from distgp.data import PARTITIONS, Scaling, Shard, encoding
 from distgp.data.rows import Schema
+from distgp.diagnostics.calibration import Calibration
+from distgp.diagnostics.novelty import Inputs
 from distgp.engines import LocalPlacement
 from distgp.experts import (
     EXPERTS,
@@ -50,11 +51,10 @@ from distgp.experts import (
 )
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sparse import SparseFactors
-from distgp.files import PRIVATE, whole
+from distgp.files.writing import PRIVATE, whole
 from distgp.kernels import registry
-from distgp.likelihoods import Gaussian
+from distgp.likelihoods import Gaussian, transforms
 from distgp.model import Model, TargetModel
-from distgp.novelty import Inputs
 from distgp.selection.trials import Choice, Trial
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 

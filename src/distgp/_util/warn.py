@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-PACKAGE = str(Path(__file__).parent)
+PACKAGE = str(Path(__file__).parents[1])
 
 
 def warn_user(text: str, category: type[Warning]) -> None:

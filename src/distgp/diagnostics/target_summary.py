@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distgp.hyperparameters import Quantity, Shared, labelled
+from distgp.diagnostics.hyperparameters import Quantity, Shared, labelled
 
 MOST_COLUMNS = 30
 """Columns that the text lists; of more, it lists the most relevant."""

@@ -13,6 +13,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from distgp._util.warn import warn_user
 from distgp.data import sample
 from distgp.engines import travels
 from distgp.experts import Posterior, SparsePosterior, inducing
@@ -20,7 +21,6 @@ from distgp.experts.base import chunk_rows
 from distgp.experts.sparse import LARGEST_INDUCING
 from distgp.model import TargetModel
 from distgp.training import TrainingResult
-from distgp.warn import warn_user
 
 LAST_ROUNDS = 10
 """The accepted rounds at the end of training whose progress is looked at."""

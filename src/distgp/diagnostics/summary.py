@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
-from distgp.hyperparameters import (
+from distgp.diagnostics.hyperparameters import (
     Quantity,
     Shared,
     active_columns,
@@ -24,12 +24,12 @@ from distgp.hyperparameters import (
     relevance,
     shared_columns,
 )
+from distgp.diagnostics.novelty import Inputs
+from distgp.diagnostics.target_summary import TargetSummary, counted
 from distgp.kernels import Kernel
 from distgp.model import Model, TargetModel
-from distgp.novelty import Inputs
 from distgp.selection.trials import Choice
-from distgp.sparsegrid.model import SparseGridModel
-from distgp.target_summary import TargetSummary, counted
+from distgp.sparsegrid.posterior import SparseGridModel
 from distgp.training import Algorithm
 
 STOPPED = {"tolerance": "converged", "iterations": "reached n_iter", "diverged": "could not go on"}
@@ -156,7 +156,7 @@ def summary(estimator: Estimator) -> Summary:
     --------
     >>> import numpy as np
     >>> import distgp
-    >>> from distgp.summary import summary
+    >>> from distgp.diagnostics.summary import summary
     >>> X = np.linspace(0, 10, 50)[:, None]
     >>> gp = distgp.DistributedGPRegressor(kernel=distgp.RBF(0.5), training=None, normalize=False)
     >>> print(summary(gp.fit(X, np.sin(X[:, 0]))))
@@ -209,7 +209,7 @@ def feature_relevance(estimator: Estimator) -> np.ndarray:
     --------
     >>> import numpy as np
     >>> import distgp
-    >>> from distgp.summary import feature_relevance
+    >>> from distgp.diagnostics.summary import feature_relevance
     >>> X = np.random.default_rng(0).normal(size=(50, 2))
     >>> gp = distgp.DistributedGPRegressor(kernel=distgp.RBF([1.0, 3.0]), training=None)
     >>> feature_relevance(gp.fit(X, X[:, 0]))

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp._util.warn import warn_user
 from distgp.aggregation import Ensemble
 from distgp.data import sample
 from distgp.data.neighbors import Neighbors
 from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
 from distgp.experts.base import chunk_rows, in_chunks
-from distgp.warn import warn_user
 
 QUANTILE = 0.99
 """The share of the training rows that are no more unlike the others than a ratio of 1."""

@@ -1,0 +1,1 @@
+"""Diagnostics: metrics, calibration and novelty; and, above the pipeline, summary, warnings, comparison."""

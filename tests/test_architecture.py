@@ -43,8 +43,8 @@ def test_every_public_name_exists_and_is_documented():
 
 
 NAMESPACES = {
-    "aggregation", "compare", "data", "engines", "experts", "kernels", "linalg", "metrics",
-    "plotting", "sparsegrid", "training", "files", "progress",
+    "aggregation", "data", "diagnostics", "engines", "experts", "files", "kernels", "likelihoods",
+    "linalg", "plotting", "sparsegrid", "training", "_util",
 }  # fmt: skip
 """Modules whose public names the experiments, the examples and the benchmarks may use."""
 
@@ -64,3 +64,62 @@ def test_what_is_outside_the_wheel_uses_public_names_only(folder):
                 assert names <= NAMESPACES | set(distgp.__all__), place
             else:
                 assert (node.module or "").split(".")[1] in NAMESPACES, place
+
+
+ABOVE = (
+    "__init__", "mixin", "regressor", "sparsegrid/regressor", "cli/", "plotting/", "serve/",
+    "diagnostics/compare",
+)  # fmt: skip
+"""The estimators, and what stands above them."""
+OF_ESTIMATORS = {
+    "DistributedGPRegressor", "SparseGridGP", "ModelMixin", "BaseEstimator", "RegressorMixin", "clone",
+    "get_params", "set_params",
+}  # fmt: skip
+
+
+def test_nothing_below_the_estimators_builds_or_receives_one():
+    """An import contract cannot see an estimator that is handed over, nor one built by type(given)(…)."""
+    looked_at = 0
+    for path in SOURCE.rglob("*.py"):
+        name = path.relative_to(SOURCE).with_suffix("").as_posix()
+        if name.startswith(ABOVE):
+            continue
+        looked_at += 1
+        assert not estimators_in(ast.parse(path.read_text())), name
+    assert looked_at > 60
+
+
+def estimators_in(tree):
+    """Names of estimators and of their methods in code, and parameters called `estimator`."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.alias):
+            found.add(node.id if isinstance(node, ast.Name) else node.name)
+        if isinstance(node, ast.Attribute) and node.attr != "clone":  # of tensors
+            found.add(node.attr)
+        if isinstance(node, ast.arg) and node.arg in ("estimator", "regressor", "gp"):
+            said = ast.unparse(node.annotation) if node.annotation else ""
+            found.add("" if said in ("str", "Estimator") else "set_params")
+    return found & OF_ESTIMATORS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def fit(estimator, rows): return 1",
+        "trial = type(given)(**given.get_params())",
+        "from distgp.regressor import DistributedGPRegressor",
+        "copy = clone(given)",
+    ],
+)
+def test_the_rule_sees_an_estimator(line):
+    assert estimators_in(ast.parse(line))
+
+
+def test_no_code_asks_which_kind_of_expert_it_has():
+    kinds = {"ExactExpert", "SparseExpert", "NearestExpert"}
+    kinds |= {kind.replace("Expert", "Posterior") for kind in kinds}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+            assert not (call and kinds & {getattr(n, "id", "") for n in ast.walk(node)}), path

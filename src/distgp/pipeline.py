@@ -27,13 +27,13 @@ from distgp.data.shard import Shard, stack
 from distgp.diagnostics import metrics
 from distgp.diagnostics.calibration import Calibration
 from distgp.diagnostics.novelty import Inputs, warn_of_novelty
-from distgp.engines import Engine, Placement
+from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, Posterior
 from distgp.likelihoods import Gaussian
 from distgp.likelihoods.gaussian import standardised_noise
 from distgp.likelihoods.transforms import Transform, transform_of
 from distgp.model import Model, TargetModel
-from distgp.plan import Plan, open_engine
+from distgp.plan import Plan
 from distgp.training import Learning
 
 
@@ -84,7 +84,7 @@ class FileRows:
 
     def sample(self, plan: Plan, size: int) -> Rows:
         """Draw a sample of the rows into this process, for choices to be made on."""
-        engine = open_engine(plan.engine, plan.device)
+        engine = opened(plan.engine, plan.device)
         few = min(engine.workers, self.files.n)
         shards, schema = self._read(engine, few, plan.seed)
         some = sample.drawn(shards, size, plan.seed)
@@ -93,7 +93,7 @@ class FileRows:
 
     def place(self, plan: Plan) -> tuple[Plan, Placed]:
         """Let every worker read its rows, and standardise them there."""
-        engine = open_engine(plan.engine, plan.device)
+        engine = opened(plan.engine, plan.device)
         M = plan.number_of_experts(self.files.n, engine.workers)
         raw, schema = self._read(engine, M, plan.seed)
         plan = replace(plan, schema=schema).settled({})  # now that the columns are known
@@ -140,7 +140,7 @@ def place(plan: Plan, rows: Rows, transforms: Sequence[Transform | None] = ()) -
         Scaling.of(X, y, plan.normalize, plan.mean == "linear", rows.weight, rows.schema.blocks)
         for y in targets.T
     )
-    engine = open_engine(plan.engine, plan.device)
+    engine = opened(plan.engine, plan.device)
     M = plan.number_of_experts(len(rows), engine.workers)
     pairs = zip(scalings, targets.T, strict=True)
     scaled = torch.stack([scaling.targets(y, X, like) for scaling, y in pairs], -1)

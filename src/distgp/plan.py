@@ -34,7 +34,7 @@ from distgp.data.partition import PARTITIONS, Partition, RandomPartition
 from distgp.data.rows import Rows, Schema, check_varies
 from distgp.data.scaling import Scaling
 from distgp.diagnostics.calibration import KINDS as CALIBRATIONS
-from distgp.engines import Engine, LocalEngine
+from distgp.engines import ENGINES, Engine
 from distgp.experts import EXPERTS, Expert, Parameters
 from distgp.experts.base import Inducing
 from distgp.kernels import KERNELS, Expression, InputLayout, Kernel, parse
@@ -446,21 +446,6 @@ def check_files(plan: Plan) -> None:
             raise ValueError(f"{name} needs the rows in this process: call fit instead")
 
 
-def open_engine(engine: str | Engine, device: str | torch.device = "cpu") -> Engine:
-    """Start the engine if it was given by name; "local" with several GPUs has one worker on each."""
-    if isinstance(engine, Engine):
-        return engine
-    if engine == "ray":
-        from distgp.engines.ray import shared_engine
-
-        return shared_engine()
-    if str(device) == "cuda" and torch.cuda.device_count() > 1:
-        from distgp.engines import DevicesEngine
-
-        return DevicesEngine()
-    return LocalEngine()
-
-
 def tensor_like(device: object, dtype: torch.dtype) -> Tensor:
     """Make a tensor of this dtype on this device, if the device exists."""
     if not isinstance(device, str | torch.device):
@@ -476,9 +461,10 @@ def tensor_like(device: object, dtype: torch.dtype) -> Tensor:
 
 def an_engine(name: str, value: object) -> str | Engine:
     """Expect an engine, or the name of one."""
-    if isinstance(value, Engine) or (isinstance(value, str) and value in ("local", "ray")):
+    if isinstance(value, Engine) or (isinstance(value, str) and value in ENGINES):
         return value
-    raise ValueError(f"{name} must be 'local', 'ray' or an Engine object, got {value!r}")
+    named = ", ".join(map(repr, ENGINES))
+    raise ValueError(f"{name} must be {named} or an Engine object, got {value!r}")
 
 
 def _a_kernel(name: str, value: object) -> object:

@@ -23,6 +23,7 @@ from distgp._util.parameters import a_count, a_name, a_probability, a_seed, is_a
 from distgp.aggregation import AGGREGATORS, Aggregator, Combined
 from distgp.data import frames
 from distgp.data.column import check_choices
+from distgp.data.encoding import Columns
 from distgp.data.parquet import ParquetRows
 from distgp.data.partition import Partition
 from distgp.data.rows import (
@@ -775,6 +776,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     def n_inducing_(self) -> Any:
         """The number of inducing inputs per expert; None for exact experts."""
         return self._of_each(_inducing_count)
+
+    @property
+    def table_(self) -> Columns:
+        """The columns of the table that was fitted, where there was more to do than to take its numbers."""
+        if not hasattr(self, "model_") or self.model_.schema.table is None:
+            raise AttributeError("this regressor was not fitted to a table of other than numbers")
+        return self.model_.schema.table
 
     @property
     def n_experts_(self) -> int:

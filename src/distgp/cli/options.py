@@ -18,9 +18,8 @@ import distgp
 from distgp.cli import options as o
 from distgp.cli.terminal import plain_errors
 from distgp.data.column import CHOICES
-from distgp.engines import Engine
+from distgp.engines import Engine, opened
 from distgp.plan import VALIDATIONS
-from distgp.plan import open_engine as opened
 from distgp.training import Gamma, LogNormal, Prior
 
 Dates = StrEnum("Dates", CHOICES["dates"])

@@ -28,12 +28,12 @@ from distgp.data import Scaling, Shard, place, sample
 from distgp.data.rows import Schema, check_varies, observed_targets
 from distgp.data.sample import even_parts
 from distgp.diagnostics import metrics
-from distgp.engines import Engine, Placement
+from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert
 from distgp.kernels import KERNELS, InputLayout, Kernel
 from distgp.mixin import ModelMixin
 from distgp.model import Model
-from distgp.plan import an_engine, open_engine, tensor_like
+from distgp.plan import an_engine, tensor_like
 from distgp.sparsegrid import (
     Box,
     Combination,
@@ -239,7 +239,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         if self.normalize or self.training is not None:
             check_varies(targets)
         cost.refuse_above(self._memory_allowed())
-        seed, engine = a_seed("random_state", self.random_state), open_engine(self.engine)
+        seed, engine = a_seed("random_state", self.random_state), opened(self.engine)
         scalings = [Scaling.of(inputs, column, self.normalize) for column in targets.T]
         box = self._standardised_box(inputs, scalings[0])
         shards = self._placed(engine, inputs, targets, scalings)

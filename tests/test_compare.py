@@ -38,7 +38,8 @@ def test_one_result_per_aggregator_and_one_for_the_reference(fitted):
     assert [r.name for r in results] == ["full exact GP", *AGGREGATORS]
     failed = {r.name: r.error for r in results if r.error is not None}
     assert (
-        list(failed) == ["pooled", "nearest"] and "pooled needs sparse experts" in failed["pooled"]
+        list(failed) == ["pooled", "nearest"]
+        and "pooled cannot combine exact experts" in failed["pooled"]
     )
     pooled = results[[r.name for r in results].index("pooled")]
     assert replace(pooled, error=None) == Result("pooled")

@@ -31,7 +31,7 @@ from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
 from distgp.data.column import CHOICES
 from distgp.data.partition import PARTITIONS, Partition, RandomPartition
-from distgp.data.rows import Rows, Schema, check_varies
+from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import Scaling
 from distgp.diagnostics.calibration import KINDS as CALIBRATIONS
 from distgp.engines import ENGINES, Engine
@@ -387,9 +387,7 @@ def layout_of(schema: Schema, scale: Collection[float] = ()) -> InputLayout:
 
 
 def check_rows(plan: Plan, rows: Rows) -> None:
-    """Refuse targets with nothing to learn, and what was given for each row without any use for it."""
-    if plan.normalize or plan.given["training"] is not None:
-        check_varies(rows.targets)
+    """Refuse what was given for each row where the parameters leave no use for it."""
     if rows.time is not None and plan.validation != "last":
         raise ValueError(
             "time= says which rows are held out where validation='last', but validation is "

@@ -19,8 +19,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
-from distgp._util.parameters import a_count, a_name, a_probability, a_seed, is_auto
-from distgp.aggregation import AGGREGATORS, Aggregator, Combined
+from distgp._util.parameters import a_count, a_probability, a_seed, is_auto
+from distgp.aggregation import Aggregator, Combined
 from distgp.data import frames
 from distgp.data.column import check_choices
 from distgp.data.encoding import Columns
@@ -29,6 +29,7 @@ from distgp.data.partition import Partition
 from distgp.data.rows import (
     Rows,
     Schema,
+    check_varies,
     column_of,
     kept,
     numbers_of_rows,
@@ -330,6 +331,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     def _fit(self, rows: Rows) -> DistributedGPRegressor:
         """Make a plan of the parameters, choose what they leave open, and fit."""
         self._set_features(rows.schema)
+        if RESOLVERS["normalize"]("normalize", self.normalize) or self.training is not None:
+            check_varies(rows.targets)
         plan = self._plan(rows.schema, len(rows))
         check_rows(plan, rows)
         counted = rows.with_weight()
@@ -896,17 +899,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         if aggregation is None:
             return None
-        kept_: dict[str, list[Combined]] = vars(self).setdefault("_combinations", {})
-        if isinstance(aggregation, str) and aggregation in kept_:
-            return kept_[aggregation]
-        method: Any = aggregation
-        if isinstance(aggregation, str) and not is_auto(aggregation):
-            name = a_name(AGGREGATORS, Aggregator)("aggregation", aggregation)
-            method = AGGREGATORS[str(name)]()
-        made = pipeline.combinations(self.model_, method)
-        if isinstance(aggregation, str):
-            kept_[aggregation] = made
-        return made
+        method: Any = RESOLVERS["aggregation"]("aggregation", aggregation)
+        if not isinstance(aggregation, str):
+            return pipeline.combinations(self.model_, method)
+        known: dict[str, list[Combined]] = vars(self).setdefault("_combinations", {})
+        if aggregation not in known:
+            known[aggregation] = pipeline.combinations(self.model_, method)
+        return known[aggregation]
 
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""

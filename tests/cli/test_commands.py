@@ -377,10 +377,10 @@ def test_fit_says_why_training_stopped(run, folder):
 
 def test_info(run, folder):
     said = run("info", "model.safetensors", cwd=folder).stdout
-    assert said.startswith("model        model.safetensors\nformat       1\n")
+    assert said.startswith("model        model.safetensors\nformat       2\n")
     assert "2 exact experts" in said and "site " in said and "a file holds" in said
     report = json.loads(run("info", "model.safetensors", "--json", cwd=folder).stdout)
-    assert report["format"] == 1 and report["distgp"] == distgp.__version__
+    assert report["format"] == 2 and report["distgp"] == distgp.__version__
     assert report["bytes"] == (folder / "model.safetensors").stat().st_size
     (target,) = report["targets"]
     assert target["target"] == "level" and target["rows"] == 400

@@ -153,6 +153,8 @@ def class_of(entry: str) -> type:
     if entry in NAMES:
         return NAMES[entry]
     found = REGISTRIES[prefix]().get(name)
+    if found is None and not name:
+        raise KeyError(entry)
     if found is None:
         room = "kernels" if prefix == "kernel" else "aggregation"
         raise UnregisteredError(

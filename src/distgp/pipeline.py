@@ -68,7 +68,12 @@ class Placed:
     row_noise: float | None = None
 
     def with_inputs(self, model: Model[TargetModel], plan: Plan) -> Model[TargetModel]:
-        """The model with what the training inputs look like, for warnings of novelty."""
+        """The model with what the training inputs look like, for warnings of novelty.
+
+        Where distances between rows may not leave the workers, it does without.
+        """
+        if self.shards.may_leave is not None and "distances" not in self.shards.may_leave:
+            return model
         inputs = Inputs.of(self.shards, plan.seed, nearest=plan.kind.holds_rows)
         return replace(model, inputs=inputs)
 
@@ -192,14 +197,19 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
         shards = shards.derive(standardised_noise, scaling.y_scale**2)
     theta, learning = starting_point(plan, scaling, column, row_noise is not None)
     result = None if learning is None else learning.on(plan.kind, shards)
-    theta = theta if result is None else result.parameters
-    Z = plan.kind.last_inducing(plan.inducing(scaling), theta, shards, plan.seed)
-    ensemble = Ensemble.condition(plan.kind, replace(theta, inducing=Z), shards)
+    ensemble = condition(plan, shards, scaling, theta if result is None else result.parameters)
     method = plan.aggregation or default_aggregator(ensemble)
-    likelihood = Gaussian(ensemble.noise(), row_noise)
+    likelihood, transform = Gaussian(ensemble.noise(), row_noise), placed.transforms[column]
     combined = method.combine(ensemble)
-    transform = placed.transforms[column]
     return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)
+
+
+def condition(
+    plan: Plan, shards: Placement[Shard], scaling: Scaling, theta: Parameters
+) -> Ensemble:
+    """Condition one expert per shard on all its rows, with inducing inputs chosen for this θ."""
+    Z = plan.kind.last_inducing(plan.inducing(scaling), theta, shards, plan.seed)
+    return Ensemble.condition(plan.kind, replace(theta, inducing=Z), shards)
 
 
 def starting_point(

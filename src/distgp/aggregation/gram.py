@@ -52,8 +52,9 @@ class Basis:
 
     @staticmethod
     def of_shared(ensemble: Ensemble) -> Basis:
-        """The basis of the inducing inputs that sparse experts share."""
-        return Basis(ensemble.parameters.to(dtype=WIDE), ensemble.on_first(_inducing_factor))
+        """The basis of the inducing inputs that sparse experts share, from θ alone."""
+        assert ensemble.parameters.inducing is not None
+        return Basis.of(ensemble.parameters, ensemble.parameters.inducing)
 
     @property
     def size(self) -> int:
@@ -73,11 +74,6 @@ class Basis:
     def prior(self, X: Tensor) -> Tensor:
         """k(x, x) in the dtype of X."""
         return self.parameters.kernel.diag(X.to(WIDE)).to(X.dtype)
-
-
-@travels("basis")
-def _inducing_factor(posterior: SparsePosterior) -> Tensor:
-    return posterior.Lu
 
 
 def central_variance(LB: Tensor, v: Tensor, prior: Tensor) -> Tensor:

@@ -117,6 +117,12 @@ class Gaussian:
         of_f = scaling.variance(self.latent(variance, space))
         return of_f + self.noise_variance(len(variance), scaling, given)
 
+    def of_observation(
+        self, mean: np.ndarray, variance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of y from those of f with the noise in it: here they are the same."""
+        return mean, variance
+
     def noise_variance(
         self, n: int, scaling: Scaling, given: np.ndarray | None = None
     ) -> np.ndarray:

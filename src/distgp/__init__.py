@@ -21,6 +21,7 @@ from distgp import (
     sparsegrid,
     training,
 )
+from distgp._util.moved import know_old_names
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS
 from distgp.data import PARTITIONS
@@ -80,6 +81,8 @@ __all__ = [
     "sparsegrid",
     "training",
 ]
+
+know_old_names()
 
 
 def __getattr__(name: str) -> Any:

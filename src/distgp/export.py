@@ -57,19 +57,7 @@ class PooledModule(nn.Module):
         self.latent = latent
 
     def forward(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict at all rows of X at once.
-
-        Parameters
-        ----------
-        X : Tensor of shape (N, d)
-            Points in the units of the data, in any floating dtype; they are computed with in the
-            module's.
-
-        Returns
-        -------
-        mean, std : Tensor of shape (N,) or (N, targets)
-            In the targets' units and the module's dtype.
-        """
+        """Predict at all rows of X at once."""
         parts = [target(X, self.latent) for target in self.targets]
         if self.one_target:
             return parts[0]

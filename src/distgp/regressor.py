@@ -711,7 +711,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return _blanked(pipeline.draw(self.model_, points, n_samples, seed, latent), keep)
 
     def novelty(self, X: Inputs) -> np.ndarray:
-        """How unlike the training rows each row is; above 1, more so than 99 % of those are.
+        """Tell how unlike the training rows each row is; above 1, more so than 99 % of those are.
 
         It is the larger of two ratios to the 99 % quantile of the training rows: of the Mahalanobis
         distance to their mean, and, where the model holds its rows, of the distance to the nearest.

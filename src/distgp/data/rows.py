@@ -15,7 +15,7 @@ from distgp.data.encoding import Columns
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What the columns of the inputs are.
+    """The columns of the inputs.
 
     Parameters
     ----------

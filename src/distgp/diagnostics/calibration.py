@@ -57,19 +57,7 @@ class Calibration:
     def of(
         y: np.ndarray, mean: np.ndarray, std: np.ndarray, groups: ArrayLike | None = None
     ) -> Calibration:
-        """Score the predictions of held-out rows.
-
-        Parameters
-        ----------
-        y, mean, std : ndarray of shape (n,)
-            What was observed, and mean and standard deviation of its prediction.
-        groups : ndarray of shape (n,), optional
-            The group of each row.
-
-        Returns
-        -------
-        Calibration
-        """
+        """Score the predictions of held-out rows."""
         scores = np.abs(y - mean) / std
         if groups is None:
             return Calibration(np.sort(scores))
@@ -80,22 +68,10 @@ class Calibration:
         )
 
     def multiples(self, coverage: float, n: int, groups: ArrayLike | None = None) -> np.ndarray:
-        """How many standard deviations the interval reaches to each side of the mean, (n,).
+        """Count the standard deviations that the interval reaches to each side of the mean, (n,).
 
-        Parameters
-        ----------
-        coverage : float
-            The probability of the interval.
-        n : int
-            The number of points.
-        groups : sequence of length n, optional
-            The group of each point. Groups that are unknown, or have too few rows for this coverage,
-            get the multiple of all rows, and with it its weaker guarantee.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Infinite where there are too few calibration rows for this coverage.
+        Groups that are unknown, or have too few rows for this coverage, get the multiple of all rows,
+        and with it its weaker guarantee. It is infinite where there are too few rows of all.
         """
         whole = conformal_quantile(self.scores, coverage)
         found = np.full(n, whole)
@@ -124,23 +100,7 @@ def conformal_quantile(scores: np.ndarray, coverage: float) -> float:
 
 
 def multiples(scores: Calibration | None, q: float, n: int, groups: ArrayLike | None) -> np.ndarray:
-    """How many standard deviations the q-quantile of n points lies above the mean, (n,).
-
-    Parameters
-    ----------
-    scores : Calibration or None
-        None for normal distributions.
-    q : float
-        The probability below the quantile.
-    n : int
-        The number of points.
-    groups : sequence of length n, optional
-        The group of each point.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-    """
+    """Count the standard deviations by which the q-quantile of n points lies above the mean, (n,)."""
     if groups is not None and (scores is None or not scores.groups):
         raise ValueError(
             "groups= is for models fitted with calibrate='mondrian', and this one was not: leave it out"

@@ -96,12 +96,12 @@ def reference(
     if np.ndim(model.noise_):
         raise ValueError("experts with different hyperparameters have no full GP to compare with")
     kind = "exact" if np.shape(X)[0] <= FULL_EXACT_ROWS else "sparse"
-    shared = model.inducing_ is not None and model.inducing_.ndim == 2
+    inducing = model.inducing_
     same = ("mean", "normalize", "device", "dtype", "random_state")
     full = DistributedGPRegressor(
         expert=kind,
         n_experts=1,
-        n_inducing=model.inducing_ if shared else "auto",
+        n_inducing="auto" if inducing is None or inducing.ndim != 2 else inducing,
         kernel=model.kernel_,
         noise=model.noise_,
         training=None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from distgp._util.warn import warn_user
 from distgp.aggregation import Ensemble
 from distgp.data import sample
 from distgp.data.neighbors import Neighbors
+from distgp.data.sample import HoldsRows
 from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
 from distgp.experts.base import chunk_rows, in_chunks
@@ -51,7 +52,7 @@ class NoveltyWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the training inputs look like: their moments, and how far they lie from each other.
+    """The training inputs: their moments, and the distances that they keep to each other.
 
     Parameters
     ----------
@@ -86,19 +87,6 @@ class Inputs:
         Every row of the sample is compared with the others without itself. Removing a row from mean
         and covariance turns its squared distance D² into nD² / (n − 1 − D²): a row is always closer
         to moments that contain it, and where rows are few by much.
-
-        Parameters
-        ----------
-        shards : Placement of Shard
-            The training rows, wherever they live.
-        seed : int
-            The seed of the sample.
-        nearest : bool, default=True
-            Whether to measure the distances to nearest rows too, for experts that hold their rows.
-
-        Returns
-        -------
-        Inputs
         """
         sums = [torch.stack(parts).sum(0) for parts in zip(*shards.map(_sums), strict=True)]
         n, mean = int(sums[0]), sums[1] / sums[0]
@@ -122,18 +110,7 @@ class Inputs:
         return Inputs(mean, scale, L, n, far, apart)
 
     def mahalanobis(self, X: Tensor) -> Tensor:
-        """The Mahalanobis distance of rows, as a ratio to its 99 % quantile.
-
-        Parameters
-        ----------
-        X : Tensor of shape (N, d)
-            Rows in the units of the experts.
-
-        Returns
-        -------
-        Tensor of shape (N,)
-            In float64; above 1 for rows farther from the mean than 99 % of the training rows.
-        """
+        """The Mahalanobis distance of rows, as a ratio to its 99 % quantile."""
         L = self.L.to(X.device)
 
         def distance(chunk: Tensor) -> Tensor:
@@ -144,25 +121,7 @@ class Inputs:
 
 
 def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
-    """Tell how unlike the training rows each row is.
-
-    Parameters
-    ----------
-    inputs : Inputs
-        What the training inputs look like.
-    ensemble : Ensemble
-        The conditioned experts.
-    X : Tensor of shape (N, d)
-        Rows in the units of the experts.
-
-    Returns
-    -------
-    ndarray of shape (N,)
-        The larger of two ratios to what 99 % of the training rows keep to the others: of the
-        Mahalanobis distance, and, where the experts hold their rows, of the distance to the nearest
-        training row. Above 1, a row is more unlike the training rows than 99 % of them are unlike
-        each other.
-    """
+    """Tell how unlike the training rows each row is."""
     ratio = inputs.mahalanobis(X).cpu()
     if inputs.apart is not None and ensemble.expert.holds_rows:
         found = ensemble.map(_nearest, inputs.mean, inputs.scale, X)
@@ -197,25 +156,25 @@ def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return (X.double() - mean.to(X.device)) / scale.to(X.device)
 
 
-def _real(item: Any) -> Shard:
+def _real(item: HoldsRows) -> Shard:
     """All rows of a worker, of shards or of experts that hold theirs, as one shard."""
     return item.rows_held().flatten().without_padding()
 
 
-def _in_parts(item: Any) -> Iterator[Tensor]:
+def _in_parts(item: HoldsRows) -> Iterator[Tensor]:
     """The inputs of a worker's rows, some at a time, so that no copy of all is made."""
     rows: Shard = item.rows_held().flatten()
     return (part.without_padding().X for part in rows.chunks(chunk_rows(rows.d, rows.X.device)))
 
 
 @travels("distances")
-def _square_distances(item: Any, inputs: Inputs) -> Tensor:
+def _square_distances(item: HoldsRows, inputs: Inputs) -> Tensor:
     """Squared Mahalanobis distances of a worker's rows."""
     return inputs.mahalanobis(_real(item).X).square().cpu()
 
 
 @travels("moments")
-def _sums(item: Any) -> tuple[Tensor, Tensor]:
+def _sums(item: HoldsRows) -> tuple[Tensor, Tensor]:
     """n and Σx of a worker's rows."""
     parts = [(len(X), X.sum(0, dtype=torch.float64).cpu()) for X in _in_parts(item)]
     total = torch.stack([part for _, part in parts]).sum(0)
@@ -223,7 +182,7 @@ def _sums(item: Any) -> tuple[Tensor, Tensor]:
 
 
 @travels("moments", mean="moments")
-def _products(item: Any, mean: Tensor) -> Tensor:
+def _products(item: HoldsRows, mean: Tensor) -> Tensor:
     """Σ(x − μ)(x − μ)ᵀ of a worker's rows, (d, d)."""
 
     def product(X: Tensor) -> Tensor:
@@ -234,7 +193,7 @@ def _products(item: Any, mean: Tensor) -> Tensor:
 
 
 @travels("distances", mean="moments", scale="moments", X="points")
-def _nearest(item: Any, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:
+def _nearest(item: HoldsRows, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:
     """The distance of every row of X to the nearest of a worker's rows, (N,)."""
     rows = _real(item).X
     search = Neighbors(standardised(rows, mean, scale))
@@ -249,7 +208,9 @@ def _nearest_others(shards: Placement[Shard], mean: Tensor, scale: Tensor, some:
 
 
 @travels("distances", mean="moments", scale="moments", X="inputs", numbers="inputs")
-def _nearest_other(item: Any, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor) -> Tensor:
+def _nearest_other(
+    item: HoldsRows, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor
+) -> Tensor:
     """The distance of rows with these numbers to the nearest of a worker's rows with another number.
 
     A row has one number, so that among its two nearest rows at least one is another. One that

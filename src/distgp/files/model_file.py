@@ -384,7 +384,7 @@ class _Decoder:
         return self._seen[name]
 
     def _place(self, device: str) -> str:
-        """Where asked, or where the tensor was if that exists here."""
+        """The device asked for, or that of the tensor if it exists here."""
         if self._device is not None:
             return self._device
         return device if torch.cuda.is_available() else "cpu"

@@ -391,12 +391,12 @@ class SparseGridGP(RegressorMixin, ModelMixin):
 
     @property
     def coefficients_(self) -> Any:
-        """What the mean combines the grids with, (b,)."""
+        """The coefficients by which the mean combines the grids, (b,)."""
         return self._of_each(lambda model: model.posterior.c.cpu().numpy())
 
     @property
     def ct_coefficients_(self) -> Any:
-        """What the variance combines the grids with, (b,)."""
+        """The coefficients by which the variance combines the grids, (b,)."""
         return self._of_each(lambda model: model.posterior.basis.grid.coefficients.cpu().numpy())
 
     @property
@@ -419,7 +419,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         return tensor_like(self.device, torch.float64)
 
     def _start(self, d: int) -> Initial:
-        """Where training starts: named kernels are products over the columns."""
+        """Kernel and noise to start from; named kernels are products over the columns."""
         kernel, like = self.kernel, self._like()
         if isinstance(kernel, Kernel):
             return Initial.of(kernel, self.noise, InputLayout.of_array(d), like)
@@ -438,7 +438,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         )
 
     def _training_rows(self) -> int | None:
-        """How many rows training looks at; None for all."""
+        """The number of rows that training looks at; None for all."""
         rows = self.training_rows
         return SparseExpert.training_rows if is_auto(rows) else None if rows is None else int(rows)
 
@@ -460,7 +460,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         return highest if is_auto(self.level) else min(highest, int(self.level))
 
     def _inducing_count(self, d: int) -> int:
-        """How many inducing inputs training uses."""
+        """The number of inducing inputs that training uses."""
         levels = self._named_grid(d)
         if levels is not None:
             return math.prod(axis_size(level, self.boundary) for level in levels)

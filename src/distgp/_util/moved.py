@@ -39,7 +39,8 @@ class MovedModules(MetaPathFinder, Loader):
             "releases",
             FutureWarning,
         )
-        made, found = ModuleType(spec.name), importlib.import_module(new)
+        found = importlib.import_module(new)
+        made = ModuleType(spec.name, found.__doc__)
         vars(made)["__getattr__"] = lambda name: getattr(found, name)
         return made
 

@@ -79,7 +79,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """What training returns: where it got, how, and why it stopped.
+    """The result of training: the θ that was found, the rounds, and why they stopped.
 
     Parameters
     ----------

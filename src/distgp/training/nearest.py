@@ -136,7 +136,7 @@ class NearestRows(Algorithm):
         return Reply({}, {f"{name}{i}": v[None] for i, one in enumerate(found) for name, v in one})
 
     def _numbers(self, coarse: bool) -> tuple[int, int]:
-        """How many neighbours are the nearest of all, and how many the nearest of the first rows."""
+        """The numbers of neighbours that are the nearest of all, and the nearest of the first rows."""
         far = self.n_neighbors // 3 if coarse else 0
         return self.n_neighbors - far, far
 

@@ -278,7 +278,7 @@ class Objective:
 
 
 def _threads(shard: Shard) -> int:
-    """How many threads take experts of their own: all, unless a few large ones keep them busy."""
+    """The number of threads that take experts of their own: all, unless a few large ones use them."""
     threads = torch.get_num_threads()
     many = shard.count >= 2 * threads and shard.n < lapack.DIVIDED
     return threads if many and shard.X.device.type == "cpu" else 1

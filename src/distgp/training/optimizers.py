@@ -96,7 +96,7 @@ def finite(value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def start_steps(optimizer: str, x: Tensor, rate: float) -> Tensors:
-    """What `local_steps` starts from, for points x (M, P): points, rates (M,) and memory."""
+    """Return what `local_steps` starts from at points x (M, P): points, rates (M,) and memory."""
     rates = torch.full(x.shape[:1], rate, dtype=x.dtype, device=x.device)
     return {"x": x, "good": x, "rate": rates} | STEPPERS[optimizer].start(x)
 
@@ -242,7 +242,7 @@ class Lbfgs:
         self._began = self._told
 
     def _trial(self, x: np.ndarray, evaluate: Evaluate) -> Point:
-        """What SciPy is told of a trial point, in place of a useless one a point of the parabola."""
+        """Return what SciPy is told of a trial point; of a useless one, a point of the parabola."""
         best, began = self._best, self._began
         assert best is not None and began is not None
         if np.array_equal(x, best.x):  # SciPy begins anew, or returns to the best of a line search

@@ -126,7 +126,7 @@ class Rounds:
 
 
 def _parts(message: Message, counts: Sequence[int], kinds: Kinds) -> list[Message]:
-    """What each worker alone is sent: its own experts' rows of every tensor (M, …)."""
+    """Cut a message into what each worker alone is sent: its own experts' rows of every tensor."""
     cut = {name: sample.split_each(value, counts) for name, value in message.each.items()}
     own = ({name: parts[i] for name, parts in cut.items()} for i in range(len(counts)))
     return [Message({}, each, kinds) for each in own]
@@ -151,7 +151,7 @@ def _gathered(replies: Sequence[Reply]) -> Reply:
 
 
 def _bytes(message: Message, reply: Reply, M: int) -> int:
-    """What a round sends and receives if every expert is a machine of its own."""
+    """Count what a round sends and receives if every expert is a machine of its own."""
     common, own = (message.shared, reply.summed), (message.each, reply.each)
     return M * measured(common).total() + measured(own).total()
 

@@ -27,9 +27,8 @@ from distgp.data import Shard, stack
 from distgp.experts import ExactExpert, Expert, NearestExpert, Parameters, SparseExpert
 from distgp.experts.sparse import inducing_factor, row_sums
 from distgp.training import NearestRows
-from distgp.training.layout import Layout
 from distgp.training.nearest import Neighbourhoods, evaluate
-from distgp.training.objective import Objective
+from distgp.training.objective import Layout, Objective
 from experiments.study import seconds
 
 RESULTS = Path(__file__).parent / "results"

@@ -39,8 +39,7 @@ import distgp
 from distgp.aggregation import Ensemble
 from distgp.data import Shard, stack
 from distgp.experts import ExactExpert, Expert, Parameters, SparseExpert
-from distgp.training.layout import Layout
-from distgp.training.objective import Objective
+from distgp.training.objective import Layout, Objective
 
 gpytorch: Any = importlib.import_module("gpytorch")
 sk: Any = importlib.import_module("sklearn.gaussian_process.kernels")

@@ -14,8 +14,7 @@ from distgp.experts import ExactExpert, Parameters, SparseExpert
 from distgp.kernels import RBF, Linear, Matern32
 from distgp.linalg import NotPositiveDefiniteError
 from distgp.training import Admm, Fact, FedAvg, Gamma, LogNormal, objective_value, train
-from distgp.training.layout import Layout
-from distgp.training.objective import Objective, log_prior
+from distgp.training.objective import Layout, Objective, log_prior
 
 DATA = shard(40, 2)
 SHARDS = split(DATA, RandomPartition().assign(DATA.X.numpy(), 3, 0))

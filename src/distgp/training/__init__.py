@@ -6,10 +6,16 @@ from distgp.training.fact import Fact
 from distgp.training.fedavg import FedAvg
 from distgp.training.fedprox import FedProx
 from distgp.training.independent import Independent
-from distgp.training.layout import Layout
 from distgp.training.learning import Learning
 from distgp.training.nearest import NearestRows
-from distgp.training.objective import Gamma, LogNormal, Objective, Prior, objective_value
+from distgp.training.objective import (
+    Gamma,
+    Layout,
+    LogNormal,
+    Objective,
+    Prior,
+    objective_value,
+)
 from distgp.training.pooled import PooledBound
 from distgp.training.rounds import TrainingWarning, train
 

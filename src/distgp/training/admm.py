@@ -11,8 +11,7 @@ from torch import Tensor
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.training.base import DESCENT, Algorithm, Message, Reply
-from distgp.training.layout import Layout
-from distgp.training.objective import Objective
+from distgp.training.objective import Layout, Objective
 from distgp.training.optimizers import STEPPERS, check_steps, local_steps, start_steps
 from distgp.training.rounds import Rounds
 
@@ -99,19 +98,6 @@ class Admm(Algorithm):
             )
 
     def consensus(self, layout: Layout, x: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the consensus θ within the bounds, and the dual forces ψ after their ascent.
-
-        Parameters
-        ----------
-        layout : Layout
-            Which knows the bounds.
-        x, psi : Tensor of shape (M, n_shared)
-            The experts' shared parts θ_i, and their dual forces ψ_i.
-
-        Returns
-        -------
-        theta : Tensor of shape (n_shared,)
-        psi : Tensor of shape (M, n_shared)
-        """
+        """Find the consensus θ (n_shared,) within the bounds, and ψ (M, n_shared) after its ascent."""
         theta = layout.clamp((x + psi / self.rho).mean(0))
         return theta, psi + self.rho * (x - theta)

@@ -1,8 +1,8 @@
-"""What a training algorithm is, and what it exchanges, records and returns.
+"""Training algorithms: what they exchange, record and return.
 
 A round is one exchange: the centre sends a message, every worker answers for its shards, and the
-centre merges the answers. Workers keep nothing between rounds. All state is in the local variables of
-the centre's half of the algorithm, so a worker that is lost and rebuilt loses nothing.
+centre merges the answers. Workers keep nothing between rounds, so one that is lost and rebuilt loses
+nothing: all state is in the local variables of the centre's half of the algorithm.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ Reason: TypeAlias = Literal["iterations", "tolerance", "diverged"]
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What the centre sends in one round.
-
-    Parameters
-    ----------
-    shared : dict of str to Tensor
-        Sent to every expert.
-    each : dict of str to Tensor of shape (M, …)
-        One row per expert, of which each expert is sent its own.
-    """
+    """A message of the centre: `shared` goes to every expert, `each` (M, …) has one row for each."""
 
     shared: Tensors
     each: Tensors
@@ -45,15 +37,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What the workers answer in one round.
-
-    Parameters
-    ----------
-    summed : dict of str to Tensor
-        Sums over the experts.
-    each : dict of str to Tensor of shape (M, …)
-        One row per expert.
-    """
+    """The workers' answer: `summed` over the experts, and `each` (M, …) with one row for each."""
 
     summed: Tensors
     each: Tensors
@@ -95,7 +79,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """What training returns: where it got, how, and why it stopped.
+    """The result of training: the θ that was found, the rounds, and why they stopped.
 
     Parameters
     ----------
@@ -135,11 +119,7 @@ DESCENT: Kinds = {"value": "gradients", "gradient": "gradients", "*": "parameter
 
 
 class Stop(Exception):
-    """Raised by `Rounds` inside `Algorithm.at_centre` when training is over."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
-        self.reason: Reason = reason
+    """Raised with a `Reason` inside `Algorithm.at_centre` when training is over."""
 
 
 class Algorithm(ABC):
@@ -162,44 +142,19 @@ class Algorithm(ABC):
     """The number of rounds, at most."""
 
     def with_search(self, search: bool) -> Algorithm:
-        """The same algorithm, told whether it may search for a start where it does so by itself."""
+        """Return the same algorithm, told whether it may search for a start if it draws rows."""
         del search
         return self
 
     @abstractmethod
     def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
-        """Answer a message, for the experts of one worker.
-
-        Parameters
-        ----------
-        objective : Objective
-            What is minimised.
-        shard : Shard
-            The rows of the worker's experts, with one leading batch dimension.
-        message : Message
-            With the rows of `each` that belong to these experts.
-
-        Returns
-        -------
-        Reply
-            With the sums and the rows of these experts.
-        """
+        """Answer a message for the experts of one worker, whose rows `shard` and `each` have."""
 
     @abstractmethod
     def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
         """Run the rounds: in a loop, exchange a message, merge the replies, record the result.
 
-        The loop is left by the exception `Stop`, which `rounds` raises when training is over, or by
-        returning, when no further progress is possible.
-
-        Parameters
-        ----------
-        objective : Objective
-            What is minimised.
-        start : Tensor of shape (P,) or (M, P)
-            Where to start: one vector for all experts, or one per expert.
-        sizes : Tensor of shape (M,)
-            The number of rows of each expert.
-        rounds : Rounds
-            Reaches the workers, keeps the history, and decides when to stop.
+        Training starts at one vector (P,) for all experts or one for each (M, P); the experts have
+        `sizes` (M,) rows. The loop is left by the exception `Stop`, which `rounds` raises when training
+        is over, or by returning, when no further progress is possible.
         """

@@ -12,8 +12,7 @@ from torch import Tensor
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.training.base import DESCENT, Algorithm, Message, Reply
-from distgp.training.layout import Layout
-from distgp.training.objective import Objective
+from distgp.training.objective import Layout, Objective
 from distgp.training.optimizers import STEPPERS, Lbfgs, check_steps, finite
 from distgp.training.rounds import Rounds
 

@@ -85,16 +85,7 @@ def average(
     The shared part is averaged; each expert keeps its own part, moments and rate. The objective that
     is reported is Σ_i objective_i at the broadcast θ, scaled up where only some experts took part.
     Experts whose objective could not be computed there have no say; where that is all of them, the
-    last good θ comes back.
-
-    Parameters
-    ----------
-    objective, start, sizes, rounds
-        As for `Algorithm.at_centre`.
-    optimizer, learning_rate
-        Of the local steps.
-    drawn : callable, optional
-        Which experts (M,) take part, for the number of rounds done so far; all by default.
+    last good θ comes back. `drawn` tells which experts (M,) take part, for the number of rounds done.
     """
     layout, k = objective.layout, objective.layout.n_shared
     shared, own = layout.split(start, len(sizes))

@@ -31,14 +31,8 @@ the model extrapolates without limit along directions in which its rows hardly v
 class Initial:
     """Kernel and noise that training starts from.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        Kernel and noise variance.
-    named : bool
-        Whether the kernel was given as a text, so that bounds and the search for lengthscales are ours.
-    fixed, signals : tuple of str
-        Full paths of parameters that training leaves as they are, and of signal variances.
+    The kernel is `named` if it was given as a text, so that bounds and the search for lengthscales are
+    ours. `fixed` and `signals` are full paths of parameters that stay, and of signal variances.
     """
 
     parameters: Parameters
@@ -113,30 +107,12 @@ SEARCHED = (1.0, 0.3, 0.1, 0.03)
 
 @dataclass(frozen=True, eq=False)
 class Learning:
-    """How θ is to be learnt.
+    """The way in which θ is to be learnt; names and bounds are as for `distgp.training.train`.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        The method of training.
-    start : Parameters
-        Kernel and noise to start from.
-    inducing : int, "auto" or Tensor, default="auto"
-        The number of inducing inputs, or the inputs themselves, for experts that have any.
-    search : bool, default=False
-        Whether shorter lengthscales than those of `start` may be taken as a start, if they explain
-        the rows better.
-    learnt : bool, default=False
-        Whether `start` has been learnt from a part of these rows, so that a first stage, which finds
-        where to look, is left out.
-    rows : int, optional
-        The number of rows that training looks at; all by default.
-    priors, bounds, fixed
-        By parameter name, as for `distgp.training.train`.
-    seed : int, default=0
-        The seed of the sample and of the inducing inputs.
-    verbose : bool, default=False
-        Whether to show progress.
+    With `search`, shorter lengthscales than those of `start` are taken as a start if they explain the
+    rows better. A `start` that was `learnt` from a part of these rows makes a first stage, which finds
+    where to look, unnecessary. Training looks at this number of `rows`, all by default; the `seed` is
+    that of their sample and of the inducing inputs.
     """
 
     algorithm: Algorithm
@@ -153,10 +129,11 @@ class Learning:
 
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
-        algorithm = self.algorithm.with_search(self.search)
-        rows = shards if algorithm.draws_rows else self._sampled(shards)
-        theta, stages, results = self.start, (Stage(),), []
-        if not algorithm.draws_rows:
+        algorithm, theta, stages, results = self.algorithm, self.start, (Stage(),), []
+        if algorithm.draws_rows:
+            algorithm, rows = algorithm.with_search(self.search), shards
+        else:
+            rows = self._sampled(shards)
             stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, self.learnt)
             theta = replace(theta, inducing=expert.first_inducing(self.inducing, rows, self.seed))
             theta = best_start(expert, theta, rows) if self.search else theta

@@ -24,11 +24,10 @@ from distgp.engines import Kinds
 from distgp.experts.base import chunk_rows
 from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
 from distgp.experts.sparse import widened
-from distgp.kernels import ParameterError
 from distgp.likelihoods import copies_term, noise_factor
-from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.linalg import JitterWarning
 from distgp.training.base import Algorithm, Message, Reply, Stop
-from distgp.training.objective import Objective, log_prior
+from distgp.training.objective import UNUSABLE, Objective, log_prior
 from distgp.training.optimizers import Lbfgs
 from distgp.training.rounds import Rounds
 
@@ -52,16 +51,10 @@ OWN_NOISE = ("weight", "noise")
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhoods:
-    """Targets of training, T of them, each with its neighbours.
+    """Targets of training, T of them, each with its neighbours and itself last, (T, k + 1, …).
 
-    Parameters
-    ----------
-    X, y, real : Tensor of shape (T, k + 1, d), (T, k + 1), (T, k + 1)
-        The neighbours, and the target itself last; `real` is False where there are fewer.
-    factor : Tensor of shape (T, k + 1), optional
-        What σ² is multiplied by in each row.
-    targets : Shard
-        The targets alone.
+    `real` is False where there are fewer; `factor` is what σ² is multiplied by in each row; `targets`
+    has the targets alone.
     """
 
     X: Tensor
@@ -143,7 +136,7 @@ class NearestRows(Algorithm):
         return Reply({}, {f"{name}{i}": v[None] for i, one in enumerate(found) for name, v in one})
 
     def _numbers(self, coarse: bool) -> tuple[int, int]:
-        """How many neighbours are the nearest of all, and how many the nearest of the first rows."""
+        """The numbers of neighbours that are the nearest of all, and the nearest of the first rows."""
         far = self.n_neighbors // 3 if coarse else 0
         return self.n_neighbors - far, far
 
@@ -251,6 +244,7 @@ class NearestRows(Algorithm):
     ) -> Tensor:
         """The minimum by L-BFGS with fixed neighbours, or where `budget` more rounds have led."""
         layout, begin = objective.layout, len(rounds.history)
+        rounds.began = begin
         search = Lbfgs(x, layout.low, layout.high)
 
         def trial(point: Tensor) -> tuple[float, Tensor]:
@@ -306,8 +300,10 @@ def evaluate(
         return value.detach(), _slope(value, point, gradient)
 
     try:
-        with torch.set_grad_enabled(gradient), warnings.catch_warnings():
-            warnings.simplefilter("ignore", JitterWarning)  # passing by a hard θ is no news
+        with (  # passing by a hard θ is no news
+            torch.set_grad_enabled(gradient),
+            warnings.catch_warnings(action="ignore", category=JitterWarning),
+        ):
             found = on_threads(part, range(0, len(sets.X), size))
             total = torch.stack([value for value, _ in found]).sum(0)
             slope = torch.stack([part for _, part in found]).sum(0)
@@ -315,7 +311,7 @@ def evaluate(
                 point = x.detach().requires_grad_(gradient)
                 prior = log_prior(objective.priors, objective.layout.unpack(point))
                 total, slope = total - prior.detach(), slope - _slope(prior, point, gradient)
-    except (NotPositiveDefiniteError, ParameterError):
+    except UNUSABLE:
         return x.new_tensor(torch.nan), torch.full_like(x, torch.nan)
     return total.to(x.dtype), slope.to(x.dtype)
 

@@ -1,13 +1,13 @@
-"""The objective of training, with its gradient in the flat vector of θ."""
+"""θ as a flat vector, and the objective of training with its gradient in that vector."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,12 @@ from distgp.experts import Expert, Parameters
 from distgp.experts.base import chunk_rows
 from distgp.kernels import ParameterError
 from distgp.linalg import JitterWarning, NotPositiveDefiniteError, lapack
-from distgp.training.layout import Layout, by_path
+
+Value = TypeVar("Value")
+LARGEST_LOG = 50.0
+"""Positive parameters stay within e^±50, so that no step leads out of the numbers."""
+UNUSABLE = (NotPositiveDefiniteError, ParameterError)
+"""Errors at a θ where the objective cannot be computed."""
 
 
 class Prior(ABC):
@@ -72,43 +77,136 @@ class Gamma(Prior):
 
 
 def log_prior(priors: Mapping[str, Prior], parameters: Parameters) -> Tensor:
-    """Add up log p over parameters.
-
-    Parameters
-    ----------
-    priors : mapping of str to Prior
-        By full path: "noise", or "kernel." and the kernel's own path.
-    parameters : Parameters
-        θ, possibly one per expert.
-
-    Returns
-    -------
-    Tensor of shape (*batch,)
-    """
-    total = torch.zeros((), dtype=parameters.noise.dtype, device=parameters.noise.device)
-    batches = parameters.kernel.batches()
+    """Add up log p over parameters, whose priors are given by full path; (*batch,)."""
+    total, kernel = parameters.noise.new_zeros(()), parameters.kernel
     for name, prior in priors.items():
         if name == "noise":
             total = total + prior.log_density(parameters.noise)
-            continue
-        path = name.removeprefix("kernel.")
-        density = prior.log_density(parameters.kernel.parameters()[path])
-        total = total + density.reshape(*batches[path], -1).sum(-1)
+        else:
+            path = name.removeprefix("kernel.")
+            density = prior.log_density(kernel.parameters()[path])
+            total = total + density.reshape(*kernel.batches()[path], -1).sum(-1)
     return total
+
+
+def by_path(named: Mapping[str, Value], parameters: Parameters) -> dict[str, Value]:
+    """Replace names by full paths; what is given for a full path outranks what is for its last part."""
+    return {
+        path: value
+        for name, value in named.items()
+        for path in parameters.paths(name)
+        if path == name or path not in named
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """θ as a flat vector: optimisers, averages and messages work on vectors, whatever θ is made of.
+
+    A vector has P entries, which stay between `low` and `high`: the parameters that the experts share,
+    then those that each expert keeps for itself, with these `shapes`. They are unconstrained: logarithms
+    of the positive parameters, inducing inputs as they are. Parameters that are not trained stay as the
+    `template` has them, which is a θ without batch dimensions.
+    """
+
+    template: Parameters
+    shared: tuple[str, ...]
+    own: tuple[str, ...]
+    shapes: dict[str, torch.Size]
+    low: Tensor
+    high: Tensor
+
+    @staticmethod
+    def of(
+        template: Parameters,
+        own: Collection[str] = (),
+        fixed: Collection[str] = (),
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+    ) -> Layout:
+        """Build the layout; names and bounds are as `distgp.training.train` explains them."""
+        keeps = by_path(dict.fromkeys(own), template)
+        stays = by_path(dict.fromkeys(fixed), template)
+        limits, view = by_path(bounds or {}, template), template.unconstrained()
+        trained = [name for name in view if name not in stays]
+        if not trained:
+            raise ValueError("every parameter is fixed: there is nothing to train")
+        shared = tuple(name for name in trained if name not in keeps)
+        kept = tuple(name for name in trained if name in keeps)
+        free = (-math.inf, math.inf)
+        ends = {n: _unconstrained_bounds(n, limits.get(n, free)) for n in (*shared, *kept)}
+        low, high = (
+            torch.cat([torch.full_like(view[n], pair[i]).reshape(-1) for n, pair in ends.items()])
+            for i in (0, 1)
+        )
+        return Layout(template, shared, kept, {n: view[n].shape for n in ends}, low, high)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All trained parameters, in the order of the vector."""
+        return (*self.shared, *self.own)
+
+    @property
+    def n_shared(self) -> int:
+        """The number of entries that the experts share."""
+        return sum(self.shapes[name].numel() for name in self.shared)
+
+    def pack(self, parameters: Parameters) -> Tensor:
+        """The vector (P,) of a θ without batch dimensions, moved into the bounds."""
+        view = parameters.unconstrained()
+        return self.clamp(torch.cat([view[name].reshape(-1) for name in self.names]).detach())
+
+    def clamp(self, vector: Tensor) -> Tensor:
+        """The nearest vector within the bounds; of a shared part (n_shared,), its nearest."""
+        k = vector.shape[-1]
+        return torch.clamp(vector, self.low[:k], self.high[:k])
+
+    def unpack(self, vectors: Tensor, agreed: bool = False) -> Parameters:
+        """θ of one vector, or one per expert; a shared part that is `agreed` gets no batch dimension."""
+        view, sizes = {}, [shape.numel() for shape in self.shapes.values()]
+        for (name, shape), part in zip(self.shapes.items(), vectors.split(sizes, -1), strict=True):
+            one = part[0] if agreed and vectors.ndim == 2 and name in self.shared else part
+            view[name] = one.reshape((*one.shape[:-1], *shape))
+        return self.template.with_unconstrained(view)
+
+    def split(self, start: Tensor, M: int) -> tuple[Tensor, Tensor]:
+        """The shared part (n_shared,) and the experts' own parts (M, P − n_shared) of a start."""
+        each, k = start.expand(M, -1), self.n_shared
+        return each[:, :k].mean(0), each[:, k:].clone()
+
+    def join(self, shared: Tensor, own: Tensor) -> Tensor:
+        """The vector (P,) where nothing is an expert's own, else one per expert (M, P)."""
+        return self.join_each(shared, own) if self.own else shared
+
+    def join_each(self, shared: Tensor, own: Tensor) -> Tensor:
+        """One vector per expert, (M, P)."""
+        return torch.cat([shared.expand(len(own), -1), own], -1)
+
+    def values(self, vector: Tensor) -> dict[str, list[float]]:
+        """Kernel parameters and noise of a vector (P,), by name: for the history."""
+        theta = self.unpack(vector)
+        named = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
+        named |= {"noise": theta.noise}
+        return {name: value.detach().reshape(-1).tolist() for name, value in named.items()}
+
+
+def _unconstrained_bounds(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Bounds of the parameter itself, checked, as bounds of the vector's entries."""
+    below, above = bounds
+    if not below < above or (name != "inducing" and above <= 0):
+        raise ValueError(
+            f"bounds of {name} must be (low, high) with room for a value, got ({below}, {above})"
+        )
+    if name == "inducing":
+        return below, above
+    least = math.log(below) if below > 0 else -math.inf
+    return max(-LARGEST_LOG, least), min(LARGEST_LOG, math.log(above))
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """What training minimises: −log p(y_i) (or the negative bound) per expert, less the log prior.
+    """The sum that training minimises: −log p(y_i), or the negative bound, less the log prior.
 
-    Parameters
-    ----------
-    expert : Expert
-        The kind of expert.
-    layout : Layout
-        What the entries of a vector mean.
-    priors : dict of str to Prior
-        Densities of parameters, by full path.
+    The `priors` are densities of parameters, by full path.
     """
 
     travels_as: ClassVar[str] = "parameters"
@@ -124,28 +222,14 @@ class Objective:
     def evaluate(
         self, shard: Shard, vectors: Tensor, prior_weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the objective of every expert of a batch, and the gradient.
+        """Compute the objectives (M,) of a batch of experts, and the gradient.
 
-        Parameters
-        ----------
-        shard : Shard
-            The rows of M experts, with one leading batch dimension.
-        vectors : Tensor of shape (P,) or (M, P)
-            One vector for all experts, or one per expert.
-        prior_weight : Tensor of shape (M,)
-            The share of the log prior that each expert's objective contains.
-
-        Returns
-        -------
-        values : Tensor of shape (M,)
-            NaN where the objective cannot be computed: a factorisation fails, or a number overflows.
-        gradient : Tensor of shape (P,) or (M, P)
-            Of the sum of the values for one vector; of each expert's own value for one per expert.
+        For one vector (P,), the gradient is that of the sum; for one per expert (M, P), each expert's
+        own. Both are NaN where a factorisation fails or a number overflows. Each objective contains
+        the share `prior_weight` (M,) of the log prior.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", JitterWarning
-            )  # what training meets on its way is no news
+        # What training meets on its way is no news.
+        with warnings.catch_warnings(action="ignore", category=JitterWarning):
             # A few experts at a time: matrices that fit into the cache are worth more than one call.
             size = chunk_rows(self.expert.entries(shard.n), vectors.device)
             if shard.count <= size:
@@ -158,7 +242,7 @@ class Objective:
         """`evaluate` for all experts in one call, or where one of them fails one by one."""
         try:
             return self._at_once(shard, vectors, prior_weight)
-        except (NotPositiveDefiniteError, ParameterError):
+        except UNUSABLE:
             if vectors.ndim == 1 or len(vectors) == 1:
                 return prior_weight * torch.nan, vectors * torch.nan
         return self._in_parts(shard, vectors, prior_weight, 1)  # the others still have their values
@@ -194,7 +278,7 @@ class Objective:
 
 
 def _threads(shard: Shard) -> int:
-    """How many threads take experts of their own: all, unless a few large ones keep them busy."""
+    """The number of threads that take experts of their own: all, unless a few large ones use them."""
     threads = torch.get_num_threads()
     many = shard.count >= 2 * threads and shard.n < lapack.DIVIDED
     return threads if many and shard.X.device.type == "cpu" else 1
@@ -243,8 +327,10 @@ def _summed_value(shard: Shard, expert: Expert, parameters: Parameters) -> float
     size = chunk_rows(expert.entries(shard.n), shard.X.device)
     parts = [shard[start : start + size] for start in range(0, shard.count, size)]
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", JitterWarning)
+        with (
+            torch.no_grad(),
+            warnings.catch_warnings(action="ignore", category=JitterWarning),
+        ):
             return sum(float(expert.objective(parameters, part).sum()) for part in parts)
-    except (NotPositiveDefiniteError, ParameterError):
+    except UNUSABLE:
         return math.nan

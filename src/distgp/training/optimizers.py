@@ -96,7 +96,7 @@ def finite(value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def start_steps(optimizer: str, x: Tensor, rate: float) -> Tensors:
-    """What `local_steps` starts from, for points x (M, P): points, rates (M,) and memory."""
+    """Return what `local_steps` starts from at points x (M, P): points, rates (M,) and memory."""
     rates = torch.full(x.shape[:1], rate, dtype=x.dtype, device=x.device)
     return {"x": x, "good": x, "rate": rates} | STEPPERS[optimizer].start(x)
 
@@ -114,33 +114,10 @@ def local_steps(
     """Take optimiser steps with every expert of a worker, each on its own objective.
 
     An expert whose objective cannot be computed goes back to its last good point, forgets what the
-    optimiser remembers, and halves its rate.
-
-    Parameters
-    ----------
-    objective : Objective
-        What is minimised.
-    shard : Shard
-        The rows of M experts.
-    each : dict of str to Tensor
-        Per expert: "x" (M, P), where it stands; "good" (M, P), the last point where its objective
-        could be computed; "rate" (M,), its learning rate; and the optimiser's memory.
-    count : int
-        The number of steps.
-    optimizer : str
-        A name of `STEPPERS`.
-    scale : Tensor of shape (M,)
-        A factor of each objective: 1 / n_i for the objective per row.
-    prior_weight : Tensor of shape (M,)
-        The share of the log prior that each objective contains.
-    pull : callable, optional
-        The gradient (M, P) of what is added to each scaled objective, at points (M, P).
-
-    Returns
-    -------
-    dict of str to Tensor
-        What `each` holds, after the steps; "value" (M,) and "gradient" (M, P) of the objective itself
-        where the steps began; and "failures" (M,), how often it could not be computed.
+    optimiser remembers, and halves its rate. `each` has every expert's point "x" (M, P), its last "good"
+    one, its "rate" (M,) and the optimiser's memory; they are returned as they are after the steps, with
+    "value" (M,) and "gradient" (M, P) where the steps began, and the number of "failures" (M,).
+    Objectives are multiplied by `scale` (M,); `pull` is the gradient of what is added to them.
     """
     stepper = STEPPERS[optimizer]
     x, good, rate = each["x"], each["good"], each["rate"]
@@ -195,13 +172,6 @@ class Lbfgs:
     step as the values and slopes of both suggest. Where a trial has no value, or one that is far too
     high, L-BFGS-B is told those of a parabola along the step: it begins as the objective does and has
     its minimum at a tenth of the step. The trial is then refused and the step shortened to a tenth.
-
-    Parameters
-    ----------
-    start : Tensor of shape (P,)
-        Where to start, within the bounds.
-    low, high : Tensor of shape (P,)
-        Bounds of the points, possibly infinite.
     """
 
     def __init__(self, start: Tensor, low: Tensor, high: Tensor) -> None:
@@ -237,11 +207,8 @@ class Lbfgs:
     def minimise(self, evaluate: Evaluate) -> None:
         """Search until no further progress is possible, or until `evaluate` raises an exception.
 
-        Parameters
-        ----------
-        evaluate : callable
-            Computes the objective at a point, NaN where that is impossible, and the gradient, which may
-            be None for a trial that is not `hopeful`. It must call `offer` with what it found.
+        It returns the objective at a point, or NaN, and the gradient, or None for a trial that is not
+        `hopeful`; and it must call `offer` with what it found.
         """
         evaluate(self.x)
         while self._best is not None:
@@ -275,7 +242,7 @@ class Lbfgs:
         self._began = self._told
 
     def _trial(self, x: np.ndarray, evaluate: Evaluate) -> Point:
-        """What SciPy is told of a trial point, in place of a useless one a point of the parabola."""
+        """Return what SciPy is told of a trial point; of a useless one, a point of the parabola."""
         best, began = self._best, self._began
         assert best is not None and began is not None
         if np.array_equal(x, best.x):  # SciPy begins anew, or returns to the best of a line search

@@ -26,11 +26,9 @@ from distgp.experts.sparse import (
     row_sums,
     widened,
 )
-from distgp.kernels import ParameterError
-from distgp.linalg import JitterWarning, NotPositiveDefiniteError
+from distgp.linalg import JitterWarning
 from distgp.training.base import Algorithm, Message, Reply, Tensors
-from distgp.training.layout import Layout
-from distgp.training.objective import Objective, log_prior
+from distgp.training.objective import UNUSABLE, Layout, Objective, log_prior
 from distgp.training.optimizers import Lbfgs
 from distgp.training.rounds import Rounds
 
@@ -65,8 +63,7 @@ class PooledBound(Algorithm):
             with torch.no_grad():
                 sums = _sums(objective.layout, rows, shared["x"])
             return Reply({name: getattr(sums, name) for name in (*SUMS, "yy", "n")}, {})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", JitterWarning)
+        with warnings.catch_warnings(action="ignore", category=JitterWarning):
             gradient = gradient_by_rows(
                 lambda x: widened(objective.layout.unpack(x)),
                 shared["x"],
@@ -110,11 +107,10 @@ def _sums(layout: Layout, shard: Shard, x: Tensor) -> SparseSums:
     """The sums of one worker's rows at θ(x); NaN where K_uu cannot be factorised."""
     try:
         theta = widened(layout.unpack(x))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", JitterWarning)  # met on the way, not worth a warning
+        with warnings.catch_warnings(action="ignore", category=JitterWarning):
             Lu = inducing_factor(theta)
         return row_sums(theta, Lu, shard)
-    except (NotPositiveDefiniteError, ParameterError):
+    except UNUSABLE:
         Z = layout.template.inducing
         m = 0 if Z is None else len(Z)
         nan = torch.full((), torch.nan, dtype=torch.float64, device=x.device)
@@ -129,7 +125,7 @@ def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[float, Ten
     try:
         theta = widened(objective.layout.unpack(point))
         bound = negative_bound(theta.noise, total)
-    except (NotPositiveDefiniteError, ParameterError):
+    except UNUSABLE:
         return math.nan, {}, torch.full_like(x, torch.nan)
     value = bound - log_prior(objective.priors, theta)
     *inner, direct = torch.autograd.grad(
@@ -139,7 +135,6 @@ def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[float, Ten
         materialize_grads=True,
         retain_graph=True,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", JitterWarning)
+    with warnings.catch_warnings(action="ignore", category=JitterWarning):
         direct = direct + gradient_by_factor(theta, point, total, *inner)
     return float(value.detach()), dict(zip(SUMS, inner, strict=True)), direct

@@ -27,8 +27,7 @@ from distgp.training.base import (
     Stop,
     TrainingResult,
 )
-from distgp.training.layout import Layout, by_path
-from distgp.training.objective import Objective, Prior
+from distgp.training.objective import Layout, Objective, Prior, by_path
 
 PATIENCE = 5
 """Accepted rounds in a row that must change the objective by less than the tolerance."""
@@ -57,29 +56,15 @@ class Rounds:
         """Where training stands: one vector (P,), or one per expert (M, P)."""
         self.failed = False
         """Whether the objective could not be computed somewhere."""
+        self.began = 0
+        """The number of rounds before the last stage, which an algorithm of several stages sets."""
         self._algorithm, self._objective, self._shards = algorithm, objective, shards
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
         self._bytes, self._last = 0, time.perf_counter()
-        self._asked, self._silent, self._began = False, False, 0
-
-    @property
-    def last_stage(self) -> int:
-        """The number of rounds of the last stage.
-
-        An algorithm either asks the workers in every round, and has one stage; or it asks them
-        between stages only, so that the round after such an exchange is the first of a stage.
-        """
-        return len(self.history) - (self._began if self._silent else 0)
 
     def exchange(self, message: Message) -> Reply:
-        """Send a message to all workers and gather their replies; `record` must follow.
-
-        Raises
-        ------
-        Stop
-            Where all rounds are done.
-        """
+        """Send a message to all workers and gather their replies; raise Stop if all rounds are done."""
         if len(self.history) >= self._algorithm.n_iter:
             raise Stop("iterations")
         kinds = self._algorithm.exchanges
@@ -87,7 +72,6 @@ class Rounds:
         replies = self._shards.map(_answer, self._algorithm, self._objective, common, each=parts)
         reply = _gathered(replies)
         self._bytes = _bytes(message, reply, sum(self._counts))
-        self._asked = True
         return reply
 
     def record(
@@ -100,29 +84,12 @@ class Rounds:
         failed: bool = False,
         residuals: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Note the outcome of the last exchange.
+        """Note where training stands after a round, (P,) or (M, P), and what the round found.
 
-        Parameters
-        ----------
-        vectors : Tensor of shape (P,) or (M, P)
-            Where training stands now.
-        value, gradient_norm : Tensor or float
-            The objective and the norm of its gradient.
-        accepted : bool, default=True
-            Whether the round changed θ for good.
-        failed : bool, default=False
-            Whether the objective could not be computed somewhere.
-        residuals : mapping of str to Tensor, optional
-            What else was measured.
-
-        Raises
-        ------
-        Stop
-            Where nothing changes any more, or nothing works any more.
+        It was `accepted` if it changed θ for good, and has `failed` if the objective could not be
+        computed somewhere. Raises Stop where nothing changes any more, or nothing works any more.
         """
         self.vectors, self.failed = vectors, self.failed or failed
-        self._began = len(self.history) if self._asked else self._began
-        self._silent, self._asked = self._silent or not self._asked, False
         one = vectors if vectors.ndim == 1 else vectors.mean(0)
         now = time.perf_counter()
         self.history.append(
@@ -159,7 +126,7 @@ class Rounds:
 
 
 def _parts(message: Message, counts: Sequence[int], kinds: Kinds) -> list[Message]:
-    """What each worker alone is sent: its own experts' rows of every tensor (M, …)."""
+    """Cut a message into what each worker alone is sent: its own experts' rows of every tensor."""
     cut = {name: sample.split_each(value, counts) for name, value in message.each.items()}
     own = ({name: parts[i] for name, parts in cut.items()} for i in range(len(counts)))
     return [Message({}, each, kinds) for each in own]
@@ -184,7 +151,7 @@ def _gathered(replies: Sequence[Reply]) -> Reply:
 
 
 def _bytes(message: Message, reply: Reply, M: int) -> int:
-    """What a round sends and receives if every expert is a machine of its own."""
+    """Count what a round sends and receives if every expert is a machine of its own."""
     common, own = (message.shared, reply.summed), (message.each, reply.each)
     return M * measured(common).total() + measured(own).total()
 
@@ -261,14 +228,15 @@ def train(
     layout = Layout.of(parameters[0] if batched else parameters, own, fixed, bounds)
     _check_batches(algorithm, parameters, layout, len(sizes))
     objective = Objective.of(expert, layout, priors)
-    start = _start_vectors(layout, parameters, len(sizes)) if batched else layout.pack(parameters)
+    starts = [layout.pack(parameters[i]) for i in range(len(sizes))] if batched else []
+    start = torch.stack(starts) if batched else layout.pack(parameters)
     with Progress(algorithm.name, algorithm.n_iter, verbose) as progress:
         rounds = Rounds(algorithm, objective, placement, start, tolerance, progress)
         try:
             algorithm.at_centre(objective, start, sizes, rounds)
             stopped = rounds.without_progress()
         except Stop as stop:
-            stopped = stop.reason
+            stopped = stop.args[0]
     if rounds.failed:
         warn_user(
             f"{algorithm.name}: the objective could not be computed at some hyperparameters; those steps "
@@ -282,7 +250,7 @@ def train(
         tuple(rounds.history),
         stopped,
         rows=min(n, getattr(algorithm, "n_targets", n)),
-        last_stage=rounds.last_stage,
+        last_stage=len(rounds.history) - rounds.began,
         bounds=_trained_bounds(layout, bounds),
     )
 
@@ -291,18 +259,9 @@ def _trained_bounds(
     layout: Layout, bounds: Mapping[str, tuple[float, float]] | None
 ) -> dict[str, tuple[float, float]]:
     """The bounds of every trained hyperparameter, by its full path; 0 and infinity where it has none."""
-    given = by_path(bounds or {}, layout.template)
-    found = {}
-    for name in layout.names:
-        if name != "inducing":
-            low, high = given.get(name, (0.0, math.inf))
-            found[name] = (float(low), float(high))
-    return found
-
-
-def _start_vectors(layout: Layout, parameters: Parameters, M: int) -> Tensor:
-    """One start per expert, (M, P)."""
-    return torch.stack([layout.pack(parameters[i]) for i in range(M)])
+    given = dict.fromkeys(layout.names, (0.0, math.inf)) | by_path(bounds or {}, layout.template)
+    trained = (name for name in layout.names if name != "inducing")
+    return {name: (float(given[name][0]), float(given[name][1])) for name in trained}
 
 
 def _check_batches(algorithm: Algorithm, parameters: Parameters, layout: Layout, M: int) -> None:

@@ -305,7 +305,7 @@ class OrderedRows:
         _, neighbours = self.search.nearest_before(coordinates_, place, k)
 
         def part(some: Tensor) -> GlobalSums:
-            out = self.given_rows(self.X[some], V[some], neighbours[some])
+            out = conditional(self.parameters, self.X[some], V[some], self.sets(neighbours[some]))
             return out.sums(
                 self.y[some], noise if self.factor is None else noise * self.factor[some]
             )
@@ -314,12 +314,6 @@ class OrderedRows:
             for found in on_threads(part, group.split(self.points_at_once(k))):
                 total = total + found
         return total
-
-    def given_rows(
-        self, x: Tensor, v: Tensor | None, index: Tensor, with_variance: bool = True
-    ) -> Conditional:
-        """f at points given the rows with these places; -1 for none."""
-        return conditional(self.parameters, x, v, self.sets(index), with_variance)
 
     def sets(self, index: Tensor) -> Neighbours:
         """The rows with these places (B, k) as neighbours; -1 for none."""
@@ -346,7 +340,8 @@ class OrderedRows:
         _ = self.V  # computed once, before threads ask for it at the same time
 
         def part(pair: tuple[Tensor, Tensor]) -> Conditional:
-            return self.given_rows(pair[0], self.basis(pair[0]), pair[1], with_variance)
+            x, index = pair
+            return conditional(self.parameters, x, self.basis(x), self.sets(index), with_variance)
 
         for wide in X.double().split(max(SEARCHED_AT_ONCE, size)):
             _, index = self.search.nearest(self.located(wide), k)

@@ -168,7 +168,6 @@ class SparsePosterior(LinearPosterior):
     """
 
     travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
-    row_coefficients: ClassVar[None] = None
     parameters: Parameters
     Lu: Tensor
     sums: SparseSums
@@ -232,6 +231,10 @@ class SparsePosterior(LinearPosterior):
         batch = w.shape[:-2]
         coefficients = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), w)[..., 0]
         return inducing(self.parameters).expand(*batch, -1, -1), coefficients
+
+    @property
+    def row_coefficients(self) -> None:
+        """None: the mean is represented on the inducing inputs."""
 
     def communication(self, shared: bool) -> Shard | SparseSums:
         """The sums of the first expert where they can be added to the others', else its rows."""

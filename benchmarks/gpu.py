@@ -28,7 +28,7 @@ from distgp import metrics
 from distgp.aggregation import Aggregator, Combined, Ensemble, Opt, TwoLevel
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
-from distgp.experts.sparse import inducing_factor, row_sums
+from distgp.experts.sums import inducing_factor, row_sums
 from distgp.kernels import Kernel
 from experiments.study import seconds
 

@@ -25,7 +25,7 @@ import distgp
 from distgp.aggregation import Ensemble
 from distgp.data import Shard, stack
 from distgp.experts import ExactExpert, Expert, NearestExpert, Parameters, SparseExpert
-from distgp.experts.sparse import inducing_factor, row_sums
+from distgp.experts.sums import inducing_factor, row_sums
 from distgp.training import NearestRows
 from distgp.training.nearest import Neighbourhoods, evaluate
 from distgp.training.objective import Layout, Objective

@@ -9,7 +9,7 @@ from helpers import close, inputs, shard, value_and_gradient
 
 from distgp import Matern32
 from distgp.data import Shard, stack
-from distgp.experts import Parameters, SparseExpert, SparsePosterior, base, sparse
+from distgp.experts import Parameters, SparseExpert, SparsePosterior, base, sums
 
 EXPERT = SparseExpert()
 
@@ -62,13 +62,13 @@ def test_chunks_of_rows_change_nothing(monkeypatch, batched):
     p, X = theta(), inputs(20, 2, 3)
     value, gradient = value_and_gradient(lambda q: EXPERT.objective(q, data), p)
     whole = EXPERT.condition(p, data).predict(X)
-    sizes, chunk_sums = [], sparse.chunk_sums
+    sizes, chunk_sums = [], sums.chunk_sums
 
     def recorded(theta, Lu, rows):
         sizes.append(rows.n)
         return chunk_sums(theta, Lu, rows)
 
-    monkeypatch.setattr(sparse, "chunk_sums", recorded)
+    monkeypatch.setattr(sums, "chunk_sums", recorded)
     monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 150)
     value2, gradient2 = value_and_gradient(lambda q: EXPERT.objective(q, data), p)
     once = -(-data.n // max(sizes))

@@ -18,7 +18,13 @@ from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, concatenate
 from distgp.engines import Placement, travels
 from distgp.experts import NearestPosterior
-from distgp.experts.neighborhoods import Conditional, GlobalSums, OrderedRows, conditional
+from distgp.experts.neighborhoods import (
+    Conditional,
+    GlobalSums,
+    Neighbours,
+    OrderedRows,
+    conditional,
+)
 from distgp.likelihoods import noise_of_rows
 
 ROWS_AT_ONCE = 2**15
@@ -303,18 +309,15 @@ def _conditional(
     size, parts = cell.points_at_once(k), []
     for some in torch.arange(len(at), device=at.device).split(size):
         real, which = index[some] >= 0, at[some].clamp_min(0)
-        parts.append(
-            conditional(
-                theta,
-                home.points.X[some],
-                None if v is None else v[some],
-                rows.X[which],
-                rows.y[which],
-                None if V is None else V[which],
-                real,
-                None if rows.noise is None else rows.noise[which],
-            )
+        sets = Neighbours(
+            rows.X[which],
+            rows.y[which],
+            real,
+            None if V is None else V[which],
+            None if rows.noise is None else rows.noise[which],
         )
+        own = None if v is None else v[some]
+        parts.append(conditional(theta, home.points.X[some], own, sets))
     if not parts:  # no point has its home here
         empty = rows.y[:0]
         return Conditional(empty, empty, None if v is None else v[:0])

@@ -21,7 +21,7 @@ from distgp.data.shard import Shard
 from distgp.engines import travels
 from distgp.experts import LinearPosterior, Parameters, SparsePosterior, SparseSums
 from distgp.experts.base import Means, chunk_rows, latent_variance
-from distgp.experts.sparse import inducing_factor, row_sums
+from distgp.experts.sums import inducing_factor, row_sums
 from distgp.likelihoods.gaussian import in_noise_units
 
 EXPERTS_AT_ONCE = 32

@@ -32,20 +32,7 @@ class MemorySource:
 
 
 def place(engine: Engine, shards: Sequence[Shard]) -> Placement[Shard]:
-    """Divide shards of this process over an engine's workers.
-
-    Parameters
-    ----------
-    engine : Engine
-        Where the shards are to live.
-    shards : sequence of Shard
-        One per expert.
-
-    Returns
-    -------
-    Placement of Shard
-        Each worker holds one batch with consecutive shards.
-    """
+    """Divide shards of this process over an engine's workers, in batches of consecutive shards."""
     parts = even_parts(len(shards), engine.workers)
     sources = [MemorySource(tuple(shards[part.start : part.stop])) for part in parts]
     return engine.scatter(sources, [named(part) for part in parts])
@@ -63,7 +50,7 @@ def even_parts(count: int, parts: int) -> list[range]:
 
 
 def named(part: range) -> str:
-    """What error messages call these shards."""
+    """Name these shards for error messages."""
     return f"shard {part.start}" if len(part) == 1 else f"shards {part.start} to {part.stop - 1}"
 
 
@@ -91,68 +78,23 @@ def split_each(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
 
 
 def sampled(placement: Placement[Shard], share: float, seed: int) -> Placement[Shard]:
-    """A random share of every shard's rows, at least one row each.
-
-    Parameters
-    ----------
-    placement : Placement of Shard
-        The shards.
-    share : float
-        The part of the rows to keep. From 1 on, the placement is returned as it is.
-    seed : int
-        The seed of the draw.
-
-    Returns
-    -------
-    Placement of Shard
-    """
+    """Keep a random share of every shard's rows, at least one row each; all of them from 1 on."""
     return placement if share >= 1.0 else placement.derive(_sampled, share, seed)
 
 
 def central(placement: Placement[Any], size: int, seed: int) -> Shard:
-    """Draw random rows evenly from all shards: every shard gives its first before any its second.
-
-    Parameters
-    ----------
-    placement : Placement
-        Shards, or experts that still hold theirs.
-    size : int
-        The number of rows; all rows where there are fewer.
-    seed : int
-        The seed of the draw.
-
-    Returns
-    -------
-    Shard
-        The rows, in this process.
-    """
+    """Draw random rows evenly from all shards: every shard gives its first before any its second."""
     lengths = sizes(placement).long().cpu()
     size = min(size, int(lengths.sum()))
     offers = placement.map(_offer, _depth(lengths, size), seed)
-    rank = torch.cat([offer.rank for offer in offers])
-    priority = torch.cat([offer.priority for offer in offers])
-    by_priority = priority.argsort(stable=True)
-    order = by_priority[rank[by_priority].argsort(stable=True)][:size]
-    return concatenate([offer.rows for offer in offers]).take(order)
+    rows, ranks, priorities = zip(*offers, strict=True)
+    by_priority = torch.cat(priorities).argsort(stable=True)
+    order = by_priority[torch.cat(ranks)[by_priority].argsort(stable=True)][:size]
+    return concatenate(rows).take(order)
 
 
 def drawn(placement: Placement[Any], size: int, seed: int) -> Shard:
-    """Draw random rows from all rows together: the same for any division of them into shards.
-
-    Parameters
-    ----------
-    placement : Placement
-        Shards, or experts that still hold theirs.
-    size : int
-        The number of rows; all rows where there are fewer.
-    seed : int
-        The seed of the draw.
-
-    Returns
-    -------
-    Shard
-        The rows with the lowest priorities, in that order, in this process.
-    """
+    """Draw random rows from all rows together: the same for any division of them into shards."""
     offers = concatenate(placement.map(_lowest, size, seed))
     return offers.take(row_priority(offers.rows, seed).argsort()[:size])
 
@@ -220,18 +162,9 @@ def _sizes(item: HoldsRows) -> Tensor:
     return item.rows_held().sizes
 
 
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """The rows of a worker's shards that come first in a draw, and the place of each in its shard."""
-
-    travels_as: ClassVar[str] = "rows"
-    rows: Shard
-    rank: Tensor
-    priority: Tensor
-
-
-def _offer(item: HoldsRows, size: int, seed: int) -> Offer:
-    """The best rows of all shards of a worker at once."""
+@travels("rows")
+def _offer(item: HoldsRows, size: int, seed: int) -> tuple[Shard, Tensor, Tensor]:
+    """Return the rows of a worker's shards that come first, the rank of each in its shard, its priority."""
     batch = item.rows_held()
     size = min(size, batch.n)
     priority = row_priority(batch.rows, seed)
@@ -242,7 +175,7 @@ def _offer(item: HoldsRows, size: int, seed: int) -> Offer:
     start = torch.arange(best.shape[0], device=best.device)[:, None] * batch.n
     real = rank < batch.sizes.long()[:, None]
     chosen = batch.flatten().take((which + start)[real])
-    return Offer(replace(chosen, mask=None), rank[real], best[real])
+    return replace(chosen, mask=None), rank[real], best[real]
 
 
 def _sampled(batch: Shard, share: float, seed: int) -> Shard:

@@ -129,15 +129,9 @@ class Shard:
             return self
         return replace(self, y=self.y[..., column].contiguous())
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Shard:
-        """The same shard with every one of its tensors changed."""
-        given = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        changed = {name: None if v is None else change(v) for name, v in given.items()}
-        return Shard(**changed)  # pyright: ignore[reportArgumentType]
-
     def __getitem__(self, index: int | slice | Tensor) -> Shard:
         """Shards of a batch, by their place in it, with their padding."""
-        return self._each(lambda values: values[index])
+        return _each(self, lambda values: values[index])
 
     def without_padding(self) -> Shard:
         """One shard's real rows alone."""
@@ -146,18 +140,18 @@ class Shard:
     def flatten(self) -> Shard:
         """All rows of a batch as one shard, padding included."""
         k = len(self.batch)
-        return self._each(lambda values: values.flatten(0, k)) if k else self
+        return _each(self, lambda values: values.flatten(0, k)) if k else self
 
     def join(self, batch: Shard) -> Shard:
         """A batch whose shards each begin with the rows of this one."""
         return _joined(
-            [self._each(lambda values: values.expand(batch.count, *values.shape)), batch], 1
+            [_each(self, lambda values: values.expand(batch.count, *values.shape)), batch], 1
         )
 
     def take(self, which: Tensor | slice) -> Shard:
         """The chosen rows, as a shard."""
         at = (*(slice(None) for _ in self.batch), which)
-        return self._each(lambda values: values[at])
+        return _each(self, lambda values: values[at])
 
     def chunks(self, size: int) -> Iterator[Shard]:
         """Consecutive views of at most `size` rows."""
@@ -167,8 +161,8 @@ class Shard:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Shard:
         """The same shard on another device or in another dtype."""
-        return self._each(
-            lambda values: values.to(device, dtype if values.is_floating_point() else None)
+        return _each(
+            self, lambda values: values.to(device, dtype if values.is_floating_point() else None)
         )
 
 
@@ -216,6 +210,12 @@ def unstack(batch: Shard) -> list[Shard]:
 def concatenate(shards: Sequence[Shard]) -> Shard:
     """One shard with the rows of all, in order."""
     return _joined([shard.without_padding() for shard in shards], 0)
+
+
+def _each(shard: Shard, change: Callable[[Tensor], Tensor]) -> Shard:
+    """The same shard with every one of its tensors changed."""
+    given = (getattr(shard, spec.name) for spec in fields(shard))
+    return Shard(*(None if v is None else change(v) for v in given))  # pyright: ignore[reportArgumentType]
 
 
 def _joined(shards: Sequence[Shard], dim: int) -> Shard:

@@ -5,7 +5,8 @@ from distgp.experts.base import Expert, LinearPosterior, Posterior, Prediction
 from distgp.experts.exact import ExactExpert, ExactPosterior
 from distgp.experts.nearest import NearestExpert, NearestPosterior
 from distgp.experts.parameters import Parameters
-from distgp.experts.sparse import SparseExpert, SparsePosterior, SparseSums
+from distgp.experts.sparse import SparseExpert, SparsePosterior
+from distgp.experts.sums import SparseSums
 
 EXPERTS: dict[str, type[Expert]] = {
     kind.name: kind for kind in (ExactExpert, SparseExpert, NearestExpert)

@@ -118,7 +118,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def communication(self, shared: bool) -> object:
-        """What the first expert tells the others to augment themselves with: its rows, or their sums.
+        """Return the rows of the first expert, or their sums: the others augment themselves with these.
 
         `shared` says whether all experts share θ and the inducing inputs, so that sums can be added.
         """
@@ -249,7 +249,7 @@ class Expert(ABC):
 
     @abstractmethod
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
-        """What training minimises, (*batch,), differentiable in every tensor of θ."""
+        """Return the value that training minimises, (*batch,), differentiable in every tensor of θ."""
 
     @abstractmethod
     def condition(self, parameters: Parameters, shard: Shard) -> Posterior:

@@ -94,17 +94,8 @@ class NearestExpert(Expert):
             place = torch.arange(len(rows.X), device=rows.X.device)
             k = min(self.n_conditioning, max(1, len(place) - 1))
             _, index = rows.search.nearest_before(rows.search.coordinates, place, k)
-            index = torch.cat([index, place[:, None]], -1)
-            real, at = index >= 0, index.clamp_min(0)
-        V, factor = rows.V, rows.factor
-        value = negative_log_likelihood(
-            rows.parameters,
-            rows.X[at],
-            rows.y[at],
-            None if V is None else V[at],
-            real,
-            None if factor is None else factor[at],
-        )
+        sets = rows.sets(torch.cat([index, place[:, None]], -1))
+        value = negative_log_likelihood(rows.parameters, sets)
         return value + copies_term(shard, rows.parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> NearestPosterior:

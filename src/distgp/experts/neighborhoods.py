@@ -34,7 +34,7 @@ from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
 from distgp.experts.base import Prediction, chunk_rows, latent_variance
 from distgp.experts.parameters import Parameters
-from distgp.experts.sparse import inducing_factor, widened
+from distgp.experts.sums import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
 from distgp.likelihoods import noise_factor
 
@@ -44,6 +44,20 @@ ORDER_SEED = 0
 
 SEARCHED_AT_ONCE = 4096
 """Points whose neighbours are found at a time, at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The neighbours of B points: X (B, k, d), y and `real` (B, k), which is False where there are fewer.
+
+    With a global part V (B, k, m) is v at each; with a `factor` (B, k) its noise variance is σ² times that.
+    """
+
+    X: Tensor
+    y: Tensor
+    real: Tensor
+    V: Tensor | None = None
+    factor: Tensor | None = None
 
 
 class Whitened(torch.autograd.Function):
@@ -80,67 +94,33 @@ class Whitened(torch.autograd.Function):
         return left @ right.mT, in_Y
 
 
-def residual_matrix(
-    parameters: Parameters,
-    X: Tensor,
-    V: Tensor | None,
-    real: Tensor | None,
-    factor: Tensor | None = None,
-) -> Tensor:
-    """S = r(X, X) + σ²I for batches of rows X (B, q, d); where not `real`, rows of the identity.
+def residual_matrix(parameters: Parameters, sets: Neighbours) -> Tensor:
+    """S = r(X, X) + σ²I for every set of rows; where they are not `real`, rows of the identity.
 
-    What is above the diagonal may be wrong: who factorises does not look there.
-    With a `factor` (B, q) the noise variance of each row is σ² times that.
+    Entries above the diagonal may be wrong: who factorises does not look there.
     """
-    S = parameters.kernel(X)
-    if V is not None:
-        S = linalg.minus_gram(S, V)
+    S, real = parameters.kernel(sets.X), sets.real
+    if sets.V is not None:
+        S = linalg.minus_gram(S, sets.V)
     noise = parameters.noise[..., None].expand(S.shape[:-1])
-    if factor is not None:
-        noise = noise * factor
-    if real is not None and not bool(real.all()):
+    if sets.factor is not None:
+        noise = noise * sets.factor
+    if not bool(real.all()):
         S = torch.where(real[..., :, None] & real[..., None, :], S, 0.0)
         noise = torch.where(real, noise, 1.0)
     return linalg.add_diagonal(S, noise)
 
 
-def negative_log_likelihood(
-    parameters: Parameters,
-    X: Tensor,
-    y: Tensor,
-    V: Tensor | None,
-    real: Tensor,
-    factor: Tensor | None = None,
-) -> Tensor:
-    """−log p of the last row of every set given the others, summed; with V, of all jointly.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        θ, without batch dimensions.
-    X : Tensor of shape (B, k + 1, d)
-        Neighbours, and the row itself last.
-    y : Tensor of shape (B, k + 1)
-        Their targets.
-    V : Tensor of shape (B, k + 1, m), optional
-        Their v(x), where there is a global part.
-    real : Tensor of shape (B, k + 1)
-        False where a row has fewer neighbours.
-    factor : Tensor of shape (B, k + 1), optional
-        What σ² is multiplied by in each row.
-
-    Returns
-    -------
-    Tensor of shape ()
-    """
-    S = residual_matrix(parameters, X, V, real, factor)
-    Y = torch.where(real, y, 0.0)[..., None]
-    if V is not None:
-        Y = torch.cat([Y, torch.where(real[..., None], V, 0.0)], -1)
+def negative_log_likelihood(parameters: Parameters, sets: Neighbours) -> Tensor:
+    """−log p of the last row of every set given the others, summed; with V, of all jointly."""
+    S = residual_matrix(parameters, sets)
+    Y = torch.where(sets.real, sets.y, 0.0)[..., None]
+    if sets.V is not None:
+        Y = torch.cat([Y, torch.where(sets.real[..., None], sets.V, 0.0)], -1)
     out, log_s = Whitened.apply(S, Y)
     t, U = out[:, 0], out[:, 1:]
     value = 0.5 * t.square().sum() + log_s.sum() + 0.5 * len(t) * math.log(2.0 * math.pi)
-    if V is None:
+    if sets.V is None:
         return value
     B = linalg.add_diagonal(U.mT @ U, U.new_ones(()))
     L = linalg.cholesky(B, "I + Σuuᵀ")
@@ -150,7 +130,7 @@ def negative_log_likelihood(
 
 @dataclass(frozen=True, eq=False)
 class GlobalSums:
-    """What rows contribute to the global part: B − I = Σuuᵀ (m, m) and b = Σut (m,)."""
+    """The contribution of rows to the global part: B − I = Σuuᵀ (m, m) and b = Σut (m,)."""
 
     travels_as: ClassVar[str] = "sums"
     UU: Tensor
@@ -179,14 +159,8 @@ class GlobalPart:
 class Conditional:
     """f at B points given their neighbours and w: mean + hᵀw, variance.
 
-    Parameters
-    ----------
-    mean : Tensor of shape (B,)
-        aᵀy_C.
-    variance : Tensor of shape (B,), optional
-        r(x, x) − aᵀr(X_C, x); None where only means are wanted.
-    h : Tensor of shape (B, m), optional
-        v(x) − V_Cᵀa; None without a global part.
+    The mean is aᵀy_C (B,), the variance r(x, x) − aᵀr(X_C, x) (B,), None where only means are wanted, and
+    h = v(x) − V_Cᵀa (B, m), None without a global part.
     """
 
     mean: Tensor
@@ -217,44 +191,18 @@ def conditional(
     parameters: Parameters,
     x: Tensor,
     v: Tensor | None,
-    X: Tensor,
-    y: Tensor,
-    V: Tensor | None,
-    real: Tensor,
-    factor: Tensor | None = None,
+    sets: Neighbours,
     with_variance: bool = True,
 ) -> Conditional:
-    """f at points given their neighbours, and w.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        θ, without batch dimensions.
-    x : Tensor of shape (B, d)
-        The points.
-    v : Tensor of shape (B, m), optional
-        v(x), where there is a global part.
-    X, y, V : Tensor of shape (B, k, d), (B, k), (B, k, m)
-        The neighbours, their targets, and their v.
-    real : Tensor of shape (B, k)
-        False where a point has fewer neighbours.
-    factor : Tensor of shape (B, k), optional
-        What σ² is multiplied by in each neighbour.
-    with_variance : bool, default=True
-        Whether variances are wanted.
-
-    Returns
-    -------
-    Conditional
-    """
-    S = residual_matrix(parameters, X, V, real, factor)
-    c = parameters.kernel(x[:, None, :], X)[:, 0, :]
+    """f at points given their neighbours, and w."""
+    S, V = residual_matrix(parameters, sets), sets.V
+    c = parameters.kernel(x[:, None, :], sets.X)[:, 0, :]
     if v is not None and V is not None:
         c = c - (V @ v[..., None])[..., 0]
-    c = torch.where(real, c, 0.0)
+    c = torch.where(sets.real, c, 0.0)
     L = linalg.cholesky(S, "the covariance of a point's neighbours")
     a = linalg.cholesky_solve(L, c[..., None])[..., 0]
-    mean = (a * torch.where(real, y, 0.0)).sum(-1)
+    mean = (a * torch.where(sets.real, sets.y, 0.0)).sum(-1)
     h = None if v is None or V is None else v - (a[..., None, :] @ V)[..., 0, :]
     variance = None
     if with_variance:
@@ -275,12 +223,7 @@ def _correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
 class OrderedRows:
     """Rows in their random order, with the search structure and v(x) that predictions need.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        θ without batch dimensions; inducing inputs make a global part.
-    shard : Shard
-        The rows, with or without batch dimensions and padding.
+    θ has no batch dimensions; inducing inputs in it make a global part.
     """
 
     def __init__(self, parameters: Parameters, shard: Shard) -> None:
@@ -314,15 +257,8 @@ class OrderedRows:
         return isinstance(self.search, Neighbors)
 
     def places_before(self, priority: Tensor) -> Tensor:
-        """How many of the rows come before these priorities."""
+        """Count the rows that come before each of these priorities."""
         return torch.searchsorted(self.priority, priority)
-
-    def among(self, X: Tensor) -> Neighbors | CorrelationNeighbors:
-        """A search among other points, in their order."""
-        if self.has_coordinates:
-            return Neighbors(self.located(X))
-        order = torch.arange(len(X), device=X.device)
-        return CorrelationNeighbors(partial(_correlation, self.parameters.kernel), X, order)
 
     def located(self, X: Tensor) -> Tensor:
         """Points in the coordinates of the search."""
@@ -353,7 +289,7 @@ class OrderedRows:
         return self.basis(self.X)
 
     def points_at_once(self, k: int) -> int:
-        """How many points are worked on at a time, with k neighbours each."""
+        """Return the number of points to work on at a time, with k neighbours each."""
         m = 0 if self.Lu is None else len(self.Lu)
         return chunk_rows(4 * (k + 1) * (k + 1 + m) // 2, self.X.device)
 
@@ -369,7 +305,7 @@ class OrderedRows:
         _, neighbours = self.search.nearest_before(coordinates_, place, k)
 
         def part(some: Tensor) -> GlobalSums:
-            out = self.given_rows(self.X[some], V[some], neighbours[some])
+            out = conditional(self.parameters, self.X[some], V[some], self.sets(neighbours[some]))
             return out.sums(
                 self.y[some], noise if self.factor is None else noise * self.factor[some]
             )
@@ -379,16 +315,12 @@ class OrderedRows:
                 total = total + found
         return total
 
-    def given_rows(
-        self, x: Tensor, v: Tensor | None, index: Tensor, with_variance: bool = True
-    ) -> Conditional:
-        """f at points given the rows with these places; -1 for none."""
-        real, at = index >= 0, index.clamp_min(0)
+    def sets(self, index: Tensor) -> Neighbours:
+        """The rows with these places (B, k) as neighbours; -1 for none."""
+        at = index.clamp_min(0)
         V = None if self.V is None else self.V[at]
         factor = None if self.factor is None else self.factor[at]
-        return conditional(
-            self.parameters, x, v, self.X[at], self.y[at], V, real, factor, with_variance
-        )
+        return Neighbours(self.X[at], self.y[at], index >= 0, V, factor)
 
     def predict(self, X: Tensor, k: int, part: GlobalPart | None) -> Prediction:
         """Mean and latent variance at the rows of X, given the k nearest rows of each."""
@@ -408,7 +340,8 @@ class OrderedRows:
         _ = self.V  # computed once, before threads ask for it at the same time
 
         def part(pair: tuple[Tensor, Tensor]) -> Conditional:
-            return self.given_rows(pair[0], self.basis(pair[0]), pair[1], with_variance)
+            x, index = pair
+            return conditional(self.parameters, x, self.basis(x), self.sets(index), with_variance)
 
         for wide in X.double().split(max(SEARCHED_AT_ONCE, size)):
             _, index = self.search.nearest(self.located(wide), k)
@@ -423,40 +356,32 @@ def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | No
     e_i ~ N(0, d_i), so that cov f = (I − A)⁻¹(D + H B⁻¹Hᵀ)(I − A)⁻ᵀ.
     """
     wide, n, N = X.double(), len(rows.X), len(X)
-    k = min(k, n + N)
-    points, located = torch.cat([rows.X, wide]), rows.located(wide)
-    places = torch.arange(N, device=X.device)
-    d_rows, i_rows = rows.search.nearest(located, k)
-    d_points, i_points = rows.among(wide).nearest_before(located, places, k)
-    distance = torch.cat([d_rows, d_points], -1)
-    index = torch.cat([i_rows, torch.where(i_points >= 0, i_points + n, -1)], -1)
-    order = distance.argsort(dim=-1, stable=True)[:, :k]
-    index = index.gather(-1, order)
-    real, at = index >= 0, index.clamp_min(0)
-    v = rows.basis(wide)
-    V = None if v is None or rows.V is None else torch.cat([rows.V, v])
-    theta = rows.parameters
-    A = torch.zeros(N, N, dtype=wide.dtype, device=X.device)
-    D, H = wide.new_zeros(N), None if v is None else torch.zeros_like(v)
-    noisy = at < n
+    index = _nearest_of_both(rows, wide, min(k, n + N))
+    v, at = rows.basis(wide), index.clamp_min(0)
+    # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
     factor = wide.new_ones(n) if rows.factor is None else rows.factor
     factor = torch.cat([factor, wide.new_full((N,), 1e-8)])
-    for some in places.split(rows.points_at_once(k)):
-        Vs = None if V is None else V[at[some]]
-        # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
-        S = residual_matrix(theta, points[at[some]], Vs, real[some], factor[at[some]])
-        c = theta.kernel(wide[some][:, None, :], points[at[some]])[:, 0, :]
+    points = torch.cat([rows.X, wide])
+    V = None if v is None or rows.V is None else torch.cat([rows.V, v])
+    A, D = wide.new_zeros(N, N), wide.new_zeros(N)
+    H = None if v is None else torch.zeros_like(v)
+    theta = rows.parameters
+    for some in torch.arange(N, device=X.device).split(rows.points_at_once(index.shape[-1])):
+        which, real = at[some], index[some] >= 0
+        Vs = None if V is None else V[which]
+        S = residual_matrix(theta, Neighbours(points[which], D, real, Vs, factor[which]))
+        c = theta.kernel(wide[some][:, None, :], points[which])[:, 0, :]
         prior = theta.kernel.diag(wide[some])
         if Vs is not None and v is not None:
             c = c - (Vs @ v[some][..., None])[..., 0]
             prior = prior - v[some].square().sum(-1)
-        c = torch.where(real[some], c, 0.0)
+        c = torch.where(real, c, 0.0)
         L = linalg.cholesky(S, "the covariance of a point's neighbours")
         half = linalg.solve_lower(L, c[..., None])
-        a = torch.where(real[some], linalg.solve_upper(L, half)[..., 0], 0.0)
+        a = torch.where(real, linalg.solve_upper(L, half)[..., 0], 0.0)
         D[some] = latent_variance(prior, half[..., 0].square().sum(-1))
-        of_points = torch.where(noisy[some], 0.0, a)
-        A[some] = A[some].scatter_add(1, (at[some] - n).clamp_min(0), of_points)
+        of_points = torch.where(which < n, 0.0, a)
+        A[some] = A[some].scatter_add(1, (which - n).clamp_min(0), of_points)
         if Vs is not None and v is not None and H is not None:
             H[some] = v[some] - (a[..., None, :] @ Vs)[..., 0, :]
     lower = linalg.add_diagonal(-A, A.new_ones(()))
@@ -466,3 +391,17 @@ def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | No
         kept = linalg.solve_lower(part.L, linalg.solve_lower(lower, H).mT)
         covariance = covariance + kept.mT @ kept
     return covariance.to(X.dtype)
+
+
+def _nearest_of_both(rows: OrderedRows, X: Tensor, k: int) -> Tensor:
+    """Find the k nearest of the rows and of the points before each: places among rows, then points."""
+    located, places = rows.located(X), torch.arange(len(X), device=X.device)
+    if rows.has_coordinates:
+        among: Neighbors | CorrelationNeighbors = Neighbors(located)
+    else:
+        among = CorrelationNeighbors(partial(_correlation, rows.parameters.kernel), X, places)
+    d_rows, i_rows = rows.search.nearest(located, k)
+    d_points, i_points = among.nearest_before(located, places, k)
+    index = torch.cat([i_rows, torch.where(i_points >= 0, i_points + len(rows.X), -1)], -1)
+    order = torch.cat([d_rows, d_points], -1).argsort(dim=-1, stable=True)[:, :k]
+    return index.gather(-1, order)

@@ -1,25 +1,15 @@
-"""The sparse GP expert: collapsed variational inference (Titsias), whitened, built from chunks.
-
-With L_u L_uᵀ = K_uu and A = σ⁻¹ L_u⁻¹ K_uf, everything an expert needs of its rows is a sum over
-them: AAᵀ, Ay, yᵀy and Σ k(x, x). So a shard of any length is read once, in O(m²) memory, and
-shards that share θ and Z are added by adding their sums.
-
-K_uu is the worst conditioned matrix of all, and L_u⁻¹ would turn the rounding errors of a float32
-K_uf into nonsense: sparse experts compute in float64, chunk by chunk, whatever the data's dtype.
-"""
+"""The sparse GP expert: collapsed variational inference (Titsias), whitened, from sums over its rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
 from distgp.data import sample
@@ -33,12 +23,20 @@ from distgp.experts.base import (
     Means,
     Prediction,
     Stage,
-    chunk_rows,
     in_chunks,
     latent_variance,
 )
 from distgp.experts.parameters import Parameters
-from distgp.likelihoods import noise_factor
+from distgp.experts.sums import (
+    SparseFactors,
+    SparseSums,
+    inducing,
+    inducing_factor,
+    negative_bound,
+    residual_trace,
+    row_sums,
+    widened,
+)
 
 SHARD_ROWS = 32
 """Rows per expert for each inducing input: its m³ is then little beside its nm²."""
@@ -50,261 +48,6 @@ TRAINING_INDUCING = (128, 256)
 """Inducing inputs at most in the two stages of training; they are chosen anew in between."""
 FEW_ROUNDS = 20
 """Below this many rounds, training has one stage: two would get nowhere."""
-
-
-@dataclass(frozen=True, eq=False)
-class SparseSums:
-    """Sums over the rows of a shard: all that conditioning needs of them.
-
-    With A = σ⁻¹ L_u⁻¹ K_uf these are AAᵀ (*batch, m, m), Ay (*batch, m), yᵀy, the trace Σ k(x, x) / σ² and
-    the number n of rows, with weights that of all copies. Where rows have weights w, or noise variances
-    σ²v of their own, every term of a sum over rows is multiplied by w / v.
-    """
-
-    travels_as: ClassVar[str] = "sums"
-    AAt: Tensor
-    Ay: Tensor
-    yy: Tensor
-    trace: Tensor
-    n: Tensor
-
-    def __getitem__(self, index: int | slice | Tensor) -> SparseSums:
-        """The sums of these shards of a batch."""
-        return SparseSums(
-            self.AAt[index], self.Ay[index], self.yy[index], self.trace[index], self.n[index]
-        )
-
-    def total(self) -> SparseSums:
-        """The sums over all shards of a batch."""
-        return SparseSums(
-            self.AAt.sum(0), self.Ay.sum(0), self.yy.sum(0), self.trace.sum(0), self.n.sum(0)
-        )
-
-    def __add__(self, other: SparseSums) -> SparseSums:
-        return SparseSums(
-            self.AAt + other.AAt,
-            self.Ay + other.Ay,
-            self.yy + other.yy,
-            self.trace + other.trace,
-            self.n + other.n,
-        )
-
-
-def inducing_factor(parameters: Parameters) -> Tensor:
-    """L_u, with L_u L_uᵀ = K_uu."""
-    K = parameters.kernel(inducing(parameters))
-    return linalg.cholesky(K, "K_uu of the inducing inputs", singular=True)
-
-
-def widened(parameters: Parameters) -> Parameters:
-    """θ in float64."""
-    return parameters.to(dtype=torch.float64)
-
-
-def inducing(parameters: Parameters) -> Tensor:
-    """Z, which a sparse expert cannot do without."""
-    if parameters.inducing is None:
-        raise ValueError("a sparse expert needs inducing inputs: give Parameters an `inducing`")
-    return parameters.inducing
-
-
-def _through_solve(Lu: Tensor, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """P = L_u⁻ᵀ(G + Gᵀ) and p = L_u⁻ᵀg, a column: G and g are gradients in VVᵀ and Vy, V = L_u⁻¹K_uf."""
-    both = torch.cat([G + G.mT, g[..., None]], -1)
-    P, p = linalg.solve_upper(Lu, both).split([both.shape[-2], 1], -1)
-    return P, p
-
-
-class WhitenedSums(torch.autograd.Function):
-    """VVᵀ and Vy for V = L_u⁻¹K_uf, with the derivative written by hand.
-
-    With incoming gradients G and g, P = L_u⁻ᵀ(G + Gᵀ) and p = L_u⁻ᵀg it is PV + pyᵀ in K_uf, gᵀV in y
-    and −(PVVᵀ + p(Vy)ᵀ), the lower triangle of it, in L_u: of matrices with a column per row of data
-    there is one product, and none is solved for.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, Lu: Tensor, Kfu: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Solve, multiply; keep V."""
-        V = linalg.solve_lower(Lu, Kfu.mT)
-        VV, Vy = linalg.gram(V), (V @ y[..., None])[..., 0]
-        ctx.save_for_backward(Lu, V, y, VV, Vy)
-        return VV, Vy
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, G: Tensor, g: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The formulas above."""
-        Lu, V, y, VV, Vy = ctx.saved_tensors
-        P, p = _through_solve(Lu, G, g)
-        in_K = (P @ V).addcmul_(p, y[..., None, :]).mT
-        in_Lu = -(P @ VV + p * Vy[..., None, :]).tril()
-        in_y = (g[..., None, :] @ V)[..., 0, :] if ctx.needs_input_grad[2] else None
-        return in_Lu.sum_to_size(Lu.shape), in_K, in_y
-
-
-@dataclass(frozen=True, eq=False)
-class _Chunk:
-    """Rows in float64, each in units of its own noise, with their kernels; zero on padding.
-
-    k(X, Z) (*batch, n, m), k(x, x) (*batch, n), the targets, and the number of rows, with weights that
-    of all copies.
-    """
-
-    Kfu: Tensor
-    prior: Tensor
-    y: Tensor
-    n: Tensor
-
-    @staticmethod
-    def of(parameters: Parameters, rows: Shard) -> _Chunk:
-        """Evaluate the kernels; θ in float64."""
-        rows = rows.to(dtype=torch.float64)
-        Kfu = parameters.kernel(rows.X, inducing(parameters))
-        prior = parameters.kernel.diag(rows.X)
-        if rows.mask is not None:
-            Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
-            prior = torch.where(rows.mask, prior, 0.0)
-        y, n = rows.y, rows.sizes
-        if (factor := noise_factor(rows)) is not None:
-            root = factor.rsqrt()
-            Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
-        if rows.weight is not None:
-            n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
-        return _Chunk(Kfu, prior, y, n)
-
-
-def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
-    """The sums over these rows, all at once; θ and L_u in float64."""
-    chunk, noise = _Chunk.of(parameters, rows), parameters.noise
-    VV, Vy = WhitenedSums.apply(Lu, chunk.Kfu, chunk.y)  # V = σA
-    return SparseSums(
-        AAt=VV / noise[..., None, None],
-        Ay=Vy / noise.sqrt()[..., None],
-        yy=chunk.y.square().sum(-1),
-        trace=chunk.prior.sum(-1) / noise,
-        n=chunk.n,
-    )
-
-
-def gradient_by_rows(
-    unpack: Callable[[Tensor], Parameters], x: Tensor, rows: Shard, G: Tensor, g: Tensor, t: Tensor
-) -> Tensor:
-    """The gradient of ⟨G, AAᵀ⟩ + gᵀAy + t·trace in x by way of the rows' kernels.
-
-    L_u and σ² count as constant: `gradient_by_factor` has the rest. So no sum is formed once more.
-    `unpack` makes θ of x, in float64; neither θ nor the rows have batch dimensions.
-    """
-    with torch.no_grad():
-        parameters = unpack(x)
-        Lu, noise = inducing_factor(parameters), parameters.noise
-        P, p = _through_solve(Lu, G / noise, g / noise.sqrt())
-
-    def part(some: Shard) -> Tensor:
-        point = x.detach().requires_grad_()
-        with torch.enable_grad():
-            chunk = _Chunk.of(unpack(point), some)
-        V = linalg.solve_lower(Lu, chunk.Kfu.detach().mT)
-        in_K = (P @ V).addcmul_(p, chunk.y).mT
-        in_prior = (t / noise).expand_as(chunk.prior)
-        return _gradient([chunk.Kfu, chunk.prior], point, [in_K, in_prior])
-
-    size = chunk_rows(max(len(Lu), rows.d + 2), rows.X.device)
-    with torch.no_grad():
-        return torch.stack([part(some) for some in rows.chunks(size)]).sum(0)
-
-
-def gradient_by_factor(
-    parameters: Parameters, x: Tensor, sums: SparseSums, G: Tensor, g: Tensor, t: Tensor
-) -> Tensor:
-    """The gradient of ⟨G, AAᵀ⟩ + gᵀAy + t·trace in x by way of L_u and σ², from the sums alone.
-
-    With P = L_u⁻ᵀ(G + Gᵀ) and p = L_u⁻ᵀg the derivative in L_u is −(PAAᵀ + p(Ay)ᵀ), its lower triangle.
-    """
-    Lu = inducing_factor(parameters)
-    with torch.no_grad():
-        P, p = _through_solve(Lu, G, g)
-        in_Lu = -(P @ sums.AAt + p * sums.Ay).tril()
-    shrink = parameters.noise.detach() / parameters.noise  # AAᵀ and the trace are in units of σ²
-    by_noise = shrink * ((G * sums.AAt).sum() + t * sums.trace) + shrink.sqrt() * (g @ sums.Ay)
-    return _gradient([Lu, by_noise], x, [in_Lu, torch.ones_like(by_noise)])
-
-
-def _gradient(outputs: list[Tensor], x: Tensor, weights: list[Tensor]) -> Tensor:
-    """The gradient in x of outputs times weights; zero where none depends on x."""
-    pairs = [(out, w) for out, w in zip(outputs, weights, strict=True) if out.requires_grad]
-    if not pairs:
-        return torch.zeros_like(x)
-    depend, times = zip(*pairs, strict=True)
-    return torch.autograd.grad(depend, x, times)[0]
-
-
-def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) -> SparseSums:
-    """The sums over a shard, or over a stream of its pieces, in chunks of bounded memory.
-
-    Under autograd every chunk, where there are several, is recomputed in the backward pass, so
-    that a gradient needs little more memory than a value.
-    """
-    total: SparseSums | None = None
-    for piece in [rows] if isinstance(rows, Shard) else rows:
-        batch = linalg.broadcast(Lu.shape[:-2], piece.batch)
-        columns = max(Lu.shape[-1], piece.d + 2)
-        size = chunk_rows(math.prod(batch) * columns, piece.X.device)
-        for part in _sums_of_parts(parameters, Lu, piece, size):
-            total = part if total is None else total + part
-    if total is None:
-        raise ValueError("a shard needs at least one row, got none")
-    return total
-
-
-def _sums_of_parts(
-    parameters: Parameters, Lu: Tensor, rows: Shard, size: int
-) -> Iterable[SparseSums]:
-    """The sums of at most `size` rows at a time."""
-    if not torch.is_grad_enabled():
-        return (chunk_sums(parameters, Lu, part) for part in rows.chunks(size))
-    if rows.n <= size:
-        return [chunk_sums(parameters, Lu, rows)]
-    parts = (
-        checkpoint(chunk_sums, parameters, Lu, part, use_reentrant=False)
-        for part in rows.chunks(size)
-    )
-    return cast(Iterable[SparseSums], parts)
-
-
-@dataclass(frozen=True, eq=False)
-class SparseFactors:
-    """B = I + AAᵀ = L_B L_Bᵀ and c = σ⁻¹ L_B⁻¹ Ay: shared by the bound and the prediction."""
-
-    travels_as: ClassVar[str] = "sums"
-    LB: Tensor
-    c: Tensor
-
-    @staticmethod
-    def of(noise: Tensor, sums: SparseSums) -> SparseFactors:
-        """Factorise the sums."""
-        LB = linalg.cholesky(linalg.add_diagonal(sums.AAt, sums.AAt.new_ones(())), "I + AAᵀ")
-        c = linalg.solve_lower(LB, sums.Ay[..., None])[..., 0] / noise.sqrt()[..., None]
-        return SparseFactors(LB, c)
-
-
-def negative_bound(noise: Tensor, sums: SparseSums, factors: SparseFactors | None = None) -> Tensor:
-    """−(collapsed lower bound of log p(y)), (*batch,).
-
-    ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA. Where rows have noise
-    variances σ²v of their own the constant ½Σ w log v is left out.
-    """
-    factors = SparseFactors.of(noise, sums) if factors is None else factors
-    data = sums.yy / noise - factors.c.square().sum(-1)
-    normaliser = sums.n * (2.0 * math.pi * noise).log() + linalg.log_det(factors.LB)
-    return 0.5 * (normaliser + data + _residual_trace(sums))
-
-
-def _residual_trace(sums: SparseSums) -> Tensor:
-    """tr(K − Q) / σ²."""
-    return sums.trace - sums.AAt.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 class SparseExpert(Expert):
@@ -473,11 +216,6 @@ class SparsePosterior(LinearPosterior):
         """One entry per expert."""
         return self.factors.c.shape[:-1]
 
-    @property
-    def shared(self) -> bool:
-        """Whether the experts of the batch share kernel, noise and Z, and so v(x)."""
-        return not self.parameters.batch and not self.parameters.inducing_batch
-
     def shrinkage(self) -> Tensor:
         """R = I − B⁻¹, (*batch, m, m): r(x) = R v(x) is what the expert passes on of v."""
         eye = torch.eye(self.Lu.shape[-1], dtype=self.Lu.dtype, device=self.Lu.device)
@@ -529,7 +267,7 @@ class SparsePosterior(LinearPosterior):
 
     def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
         """v(x)ᵀ Σβ_i w_i where Z is shared."""
-        if not self.shared:
+        if self.parameters.batch or self.parameters.inducing_batch:
             return weights.to(X.dtype) @ self.mean(X)
         w = weights.to(self.weights.dtype) @ self.weights
         parts = in_chunks(lambda chunk: w @ self.whitened(chunk), X, len(w))
@@ -544,7 +282,7 @@ class SparsePosterior(LinearPosterior):
 
     def residual(self) -> Tensor:
         """tr(K − Q) / (nσ²): what the inducing inputs leave unexplained, in units of the noise."""
-        return _residual_trace(self.sums) / self.sums.n
+        return residual_trace(self.sums) / self.sums.n
 
     def whitened(self, X: Tensor) -> Tensor:
         """v(x) = L_u⁻¹ k_u(x) for all x, (*batch, m, N), in float64."""
@@ -553,7 +291,7 @@ class SparsePosterior(LinearPosterior):
 
     def mean_chunk(self, X: Tensor) -> Tensor:
         """μ = vᵀ L_B⁻ᵀ c."""
-        return self._mean(self.whitened(X)).to(X.dtype)
+        return self.means().mean_chunk(X)
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """μ = vᵀ L_B⁻ᵀ c and s² = k(x, x) − ‖v‖² + ‖L_B⁻¹ v‖²."""
@@ -561,10 +299,8 @@ class SparsePosterior(LinearPosterior):
         kept = linalg.solve_lower(self.factors.LB, v).square_().sum(-2)
         explained = v.square().sum(-2) - kept
         variance = latent_variance(self.parameters.kernel.diag(X.to(v.dtype)), explained)
-        return Prediction(self._mean(v).to(X.dtype), variance.to(X.dtype))
-
-    def _mean(self, v: Tensor) -> Tensor:
-        return (self.weights[..., None, :] @ v)[..., 0, :]
+        mean = (self.weights[..., None, :] @ v)[..., 0, :]
+        return Prediction(mean.to(X.dtype), variance.to(X.dtype))
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ from distgp.experts import (
     SparseSums,
 )
 from distgp.experts.neighborhoods import GlobalPart
-from distgp.experts.sparse import SparseFactors
+from distgp.experts.sums import SparseFactors
 from distgp.files.writing import PRIVATE, whole
 from distgp.kernels import registry
 from distgp.likelihoods import Gaussian, transforms

@@ -23,7 +23,7 @@ from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
 from distgp.experts import Parameters, SparseSums
 from distgp.experts.base import chunk_rows, in_chunks
-from distgp.experts.sparse import SparseFactors, negative_bound
+from distgp.experts.sums import SparseFactors, negative_bound
 from distgp.sparsegrid.basis import Basis, basis_of
 from distgp.sparsegrid.grids import Box, Combination, SparseGrid
 

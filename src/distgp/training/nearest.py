@@ -22,8 +22,13 @@ from distgp.data.sample import row_priority
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.experts.base import chunk_rows
-from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, negative_log_likelihood
-from distgp.experts.sparse import widened
+from distgp.experts.neighborhoods import (
+    ORDER_SEED,
+    Neighbours,
+    OrderedRows,
+    negative_log_likelihood,
+)
+from distgp.experts.sums import widened
 from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning
 from distgp.training.base import Algorithm, Message, Reply, Stop
@@ -293,9 +298,8 @@ def evaluate(
         some, point = slice(start, start + size), x.detach().requires_grad_(gradient)
         theta = widened(replace(objective.layout.unpack(point), inducing=None))
         factor = None if sets.factor is None else sets.factor[some]
-        value = negative_log_likelihood(
-            theta, sets.X[some], sets.y[some], None, sets.real[some], factor
-        )
+        given = Neighbours(sets.X[some], sets.y[some], sets.real[some], None, factor)
+        value = negative_log_likelihood(theta, given)
         value = value + copies_term(sets.targets.take(some), theta.noise)
         return value.detach(), _slope(value, point, gradient)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
-from distgp.experts.sparse import (
+from distgp.experts.sums import (
     SparseSums,
     gradient_by_factor,
     gradient_by_rows,

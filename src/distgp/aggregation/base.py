@@ -1,8 +1,4 @@
-"""The two things every aggregator is made of: the method with its options, and the posterior it makes.
-
-An aggregator declares which experts it serves and what it needs; the registry `AGGREGATORS` is asked
-for alternatives where one cannot be used.
-"""
+"""The method with its options, and the posterior it makes: what every aggregator is made of."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
@@ -51,15 +48,12 @@ class Aggregator(ABC):
     """When it has a covariance between points, in words such as "always" or "for one expert"."""
     needs_communication_shard: ClassVar[bool] = False
     """Whether the first shard must be a random one, which the others are joined with."""
-
-    @property
-    def needs_one_prior(self) -> bool:
-        """Whether the experts must share their hyperparameters."""
-        return False
+    needs_one_prior: ClassVar[bool] = False
+    """Whether the experts must share their hyperparameters."""
 
     @abstractmethod
     def posterior(self, ensemble: Ensemble) -> Combined:
-        """Compute everything that does not depend on test points, for experts that it can serve."""
+        """Compute all that does not depend on test points, for experts that it can serve."""
 
     def combine(self, ensemble: Ensemble) -> Combined:
         """Compute everything that does not depend on test points, once.
@@ -98,8 +92,6 @@ class Aggregator(ABC):
 
 AGGREGATORS: dict[str, type[Aggregator]] = {}
 """Every aggregator by its name; `register` adds to it."""
-
-
 POSTERIORS: dict[str, type] = {}
 """Classes of posteriors that users have registered with their aggregators."""
 
@@ -149,20 +141,20 @@ class Combined(ABC):
         return "latent"
 
     @abstractmethod
-    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The mean at all rows of X at once, without variance work where it can be avoided."""
-
-    @abstractmethod
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Mean and variance at all rows of X at once, of f or of y as `space` says."""
 
-    @abstractmethod
+    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
+        """The mean at all rows of X at once; overridden where it can do without variance work."""
+        return self.predict_chunk(ensemble, X).mean
+
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
         """The covariance of f between all rows of X, up to its diagonal; None where there is none."""
+        del ensemble, X
 
     def entries(self, ensemble: Ensemble) -> int:
-        """Entries of the temporary matrices per test point: by default a handful per expert."""
-        return 4 * ensemble.size
+        """Entries of the temporary matrices of this process per test point: by default the experts'."""
+        return ensemble.entries
 
     def gathered(self) -> Combined:
         """The same posterior with nothing left on workers: itself where nothing is there."""
@@ -170,15 +162,13 @@ class Combined(ABC):
 
     def mean(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), in bounded memory."""
-        return torch.cat(
-            in_chunks(lambda chunk: self.mean_chunk(ensemble, chunk), X, self.entries(ensemble))
-        )
+        chunk = partial(self.mean_chunk, ensemble)
+        return torch.cat(in_chunks(chunk, X, self.entries(ensemble)))
 
     def in_own_space(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Mean and variance at the rows of X (N, d), of f or of y as `space` says, in bounded memory."""
-        return concatenated(
-            in_chunks(lambda chunk: self.predict_chunk(ensemble, chunk), X, self.entries(ensemble))
-        )
+        chunk = partial(self.predict_chunk, ensemble)
+        return concatenated(in_chunks(chunk, X, self.entries(ensemble)))
 
     def predict(self, ensemble: Ensemble, X: Tensor, observed: bool = False) -> Prediction:
         """Mean and variance of the latent f, or of an observation y = f + noise, at the rows of X."""
@@ -194,10 +184,10 @@ class Combined(ABC):
         with torch.no_grad():
             between = self.between(ensemble, X)
         if between is None:
-            conditions = dict.fromkeys(kind.joint for kind in AGGREGATORS.values() if kind.joint)
+            when = dict.fromkeys(kind.joint for kind in AGGREGATORS.values() if kind.joint)
             able = [
-                f"{names_where(lambda kind, one=one: kind.joint == one, last=', ')} {one}"
-                for one in conditions
+                f"{names_where(lambda kind, one=one: kind.joint == one, ', ')} {one}"
+                for one in when
             ]
             raise AggregationError(
                 "this aggregator predicts each point by itself and has no covariance between points; "
@@ -212,7 +202,7 @@ class Combined(ABC):
 
     @property
     def weight_norm(self) -> float | None:
-        """Σ|β|: how much errors of the experts can be amplified."""
+        """Σ|β|: the factor by which errors of the experts can be amplified."""
         return None if self.weights is None else float(self.weights.abs().sum())
 
 
@@ -220,18 +210,6 @@ def default_aggregator(ensemble: Ensemble) -> Aggregator:
     """The aggregator that comes closest to the full GP for these experts, as their kind says."""
     shared = ensemble.shares_hyperparameters, ensemble.shares_inducing
     return AGGREGATORS[ensemble.expert.default_aggregation(ensemble.size, *shared)]()
-
-
-class Pointwise(Combined):
-    """A posterior whose weights change from point to point, with the experts' precisions."""
-
-    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The mean of the whole prediction: the weights are made of the variances."""
-        return self.predict_chunk(ensemble, X).mean
-
-    def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
-        """None, since every point has its own weights."""
-        del ensemble, X
 
 
 def with_diagonal(covariance: Tensor, variance: Tensor) -> Tensor:
@@ -264,16 +242,10 @@ def check_count(name: str, value: int | None) -> None:
         raise ValueError(f"{name} must be at least 1, got {value!r}")
 
 
-def check_temperature(value: float) -> None:
-    """Refuse a temperature that is negative, infinite or NaN."""
+def check_not_negative(name: str, value: float) -> None:
+    """Refuse a number that is negative, infinite or NaN."""
     if not is_number(value) or not 0 <= value < sys.float_info.max:
-        raise ValueError(f"temperature must be finite and not negative, got {value!r}")
-
-
-def check_ridge(value: float | None) -> None:
-    """Refuse a ridge that is negative, infinite or NaN."""
-    if value is not None and not (is_number(value) and 0 <= value < sys.float_info.max):
-        raise ValueError(f"ridge must be finite and not negative, got {value!r}")
+        raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
 def refusal(aggregator: str, why: str, alternatives: str) -> AggregationError:

@@ -37,21 +37,11 @@ LAST = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points that look for neighbours.
+    """Points that look for neighbours."""
 
-    Parameters
-    ----------
-    X : Tensor of shape (N, d)
-        The points.
-    located : Tensor of shape (N, q)
-        Where they lie in the kernel's coordinates.
-    limit : Tensor of shape (N,)
-        Rows with a lower priority than this may be neighbours.
-    """
-
-    X: Tensor
-    located: Tensor
-    limit: Tensor
+    X: Tensor  # (N, d)
+    located: Tensor  # (N, q): the points in the kernel's coordinates
+    limit: Tensor  # (N,): rows with a lower priority than this may be neighbours
 
     def take(self, which: Tensor) -> Points:
         """Some of the points."""
@@ -70,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a cell says to a question: squared distances of its nearest rows, and their places."""
+    """Squared distances of a cell's nearest rows, and their places: its answer to a question."""
 
     travels_as: ClassVar[str] = "distances"
     which: Tensor
@@ -94,21 +84,11 @@ class AtHome:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Rows in cells, one per worker, with a sphere around each.
-
-    Parameters
-    ----------
-    placement : Placement of OrderedRows
-        The cells.
-    centres : Tensor of shape (W, q)
-        Their centres, in the kernel's coordinates.
-    radii : Tensor of shape (W,)
-        The distance of the farthest row from its cell's centre.
-    """
+    """Rows in cells, one per worker, with a sphere around each."""
 
     placement: Placement[OrderedRows]
-    centres: Tensor
-    radii: Tensor
+    centres: Tensor  # (W, q), in the kernel's coordinates
+    radii: Tensor  # (W,): the distance of the farthest row from its cell's centre
 
     @staticmethod
     def of(ensemble: Ensemble) -> Cells:
@@ -117,14 +97,12 @@ class Cells:
         located = sample.located(sample.X).cpu().numpy()
         W = min(len(ensemble.placement), len(np.unique(located, axis=0)))
         centres = torch.as_tensor(kmeans_centres(located, W, 0))
-        parts = ensemble.map(_by_centre, centres)
+        parts = ensemble.placement.map(_by_centre, centres)
         empty = [()] * (len(parts) - W)
         arriving = [tuple(part[i] for part in parts if part[i].n) for i in range(W)] + empty
-        placement = ensemble.derive(_cell, each=arriving)
-        spheres = placement.map(_sphere)
-        return Cells(
-            placement, torch.stack([s[0] for s in spheres]), torch.stack([s[1] for s in spheres])
-        )
+        placement = ensemble.placement.derive(_cell, each=arriving)
+        middles, radii = zip(*placement.map(_sphere), strict=True)
+        return Cells(placement, torch.stack(middles), torch.stack(radii))
 
     def conditional(self, X: Tensor, k: int) -> Conditional:
         """f at points X (N, d) of this process, given their k nearest rows of all cells, and w."""
@@ -133,15 +111,7 @@ class Cells:
         points = Points(X, located, torch.full((len(X),), LAST, device=X.device))
         groups = [torch.nonzero(home == i)[:, 0] for i in range(len(self.placement))]
         found = self._given_neighbours([points.take(which) for which in groups], k, _conditional)
-        order = torch.cat(groups).argsort()
-        h = (
-            None
-            if found[0].h is None
-            else torch.cat([f.h for f in found if f.h is not None])[order]
-        )
-        mean = torch.cat([part.mean for part in found])[order]
-        variances = [part.variance for part in found if part.variance is not None]
-        return Conditional(mean, torch.cat(variances)[order], h)
+        return _concatenated(found, torch.cat(groups).argsort())
 
     def sums(self, k: int) -> GlobalSums:
         """Σuuᵀ and Σut over all rows of all cells, each given its k nearest before it."""
@@ -162,8 +132,7 @@ class Cells:
         W = len(self.placement)
         homes = self.placement.derive(_at_home, k, each=wanted)
         questions = homes.map(_questions, self.centres, self.radii, each=range(W))
-        answers = self.placement.map(_answers, k, each=_transposed(questions))
-        answers = _transposed(answers)
+        answers = _transposed(self.placement.map(_answers, k, each=_transposed(questions)))
         wins = homes.map(_winning_places, k, each=answers)
         rows = _transposed(self.placement.map(_rows_at, each=_transposed(wins)))
         return homes.map(finish, k, each=list(zip(answers, rows, strict=True)))
@@ -241,11 +210,8 @@ def _answer(cell: OrderedRows, k: int, question: Question) -> Answer:
     before = cell.places_before(question.points.limit)
     square, index = cell.search.nearest_before(question.points.located, before, k)
     near = square <= question.farthest[:, None]
-    return Answer(
-        question.which,
-        torch.where(near, square, torch.inf),
-        torch.where(near, index, -1),
-    )
+    kept = torch.where(near, square, torch.inf), torch.where(near, index, -1)
+    return Answer(question.which, *kept)
 
 
 def _winners(home: AtHome, k: int, answers: list[Answer | None]) -> tuple[Tensor, Tensor]:
@@ -262,10 +228,8 @@ def _winners(home: AtHome, k: int, answers: list[Answer | None]) -> tuple[Tensor
         there = torch.full_like(answer.index, cell)
         sources = torch.cat([source[answer.which], there], -1).gather(-1, order)
         square = square.index_copy(0, answer.which, best[:, :k])
-        index, source = (
-            index.index_copy(0, answer.which, places),
-            source.index_copy(0, answer.which, sources),
-        )
+        index = index.index_copy(0, answer.which, places)
+        source = source.index_copy(0, answer.which, sources)
     return source, index
 
 
@@ -321,16 +285,22 @@ def _conditional(
     if not parts:  # no point has its home here
         empty = rows.y[:0]
         return Conditional(empty, empty, None if v is None else v[:0])
-    h = None if parts[0].h is None else torch.cat([p.h for p in parts if p.h is not None])
-    mean = torch.cat([p.mean for p in parts])
-    variances = [p.variance for p in parts if p.variance is not None]
-    return Conditional(mean, torch.cat(variances), h)
+    return _concatenated(parts)
+
+
+def _concatenated(parts: list[Conditional], order: Tensor | None = None) -> Conditional:
+    """f at the points of all parts together, in this order."""
+    which = slice(None) if order is None else order
+    h = [part.h for part in parts if part.h is not None]
+    variances = [part.variance for part in parts if part.variance is not None]
+    mean = torch.cat([part.mean for part in parts])[which]
+    return Conditional(mean, torch.cat(variances)[which], torch.cat(h)[which] if h else None)
 
 
 def _row_sums(
     home: AtHome, k: int, found: tuple[list[Answer | None], list[Shard | None]]
 ) -> GlobalSums:
-    """What the home's rows contribute to the global part."""
+    """The contribution of the home's rows to the global part."""
     out = _conditional(home, k, found)
     assert home.own is not None
     own = home.cell.rows_at(home.own)

@@ -1,8 +1,7 @@
-"""Products of experts and Bayesian committee machines: PoE, gPoE, softmax PoE, BCM, rBCM and grBCM.
+"""Products of experts, Bayesian committee machines, and averages of experts.
 
-Equations (4) and (5) of the paper, and softmax weights for the product. The precision is Σβ_i s_i⁻²
-for the products and Σβ_i s_i⁻² + (1 − Σβ_i) s_**⁻² for the committee machines; the mean is weighted by
-precisions.
+Equations (4) and (5) of the paper: the precision is Σβ_i s_i⁻² for the products and
+Σβ_i s_i⁻² + (1 − Σβ_i) s_**⁻² for the committee machines; the mean is weighted by precisions.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Combined, check_choice, check_temperature
+from distgp.aggregation.base import Combined, check_choice, check_not_negative
 from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.marginals import (
     AugmentedCombined,
@@ -110,10 +109,9 @@ class SoftmaxPoE(MarginalAggregator):
     """Generalised product of experts with softmax weights, β_i ∝ exp(−T s_i² / s_**²), Σβ_i = 1.
 
     Cohen, Mbuvha, Marwala and Deisenroth (Healing Products of Gaussian Process Experts, ICML 2020).
-    Their exponent is −T s_i² for targets scaled to unit variance; here the variances are relative to the
+    Their exponent is −T s_i² for targets scaled to unit variance; here variances are relative to the
     prior's, so that the units of y do not matter. Uncertain experts lose their say sooner than under
-    `GPoE`, and far from the data, where all variances are the prior's, the weights are 1/M and the prior
-    returns.
+    `GPoE`; far from the data the weights are 1/M and the prior returns.
 
     Parameters
     ----------
@@ -128,7 +126,7 @@ class SoftmaxPoE(MarginalAggregator):
     space: Space = "latent"
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_not_negative("temperature", self.temperature)
         check_choice("space", self.space, ("latent", "observed"))
 
     def merge(self, marginals: Marginals) -> Prediction:
@@ -140,11 +138,10 @@ class SoftmaxPoE(MarginalAggregator):
 class BCM(MarginalAggregator):
     """Bayesian committee machine, β_i = 1.
 
-    It is also the aggregation by equivalent observations of the library guepard (N. Durrande and others,
-    `predict_f_marginals`). Expert i's marginal at x is what the prior becomes after one observation of
-    f(x) with noise variance r_i = 1 / (s_i⁻² − s_**⁻²) and value z_i = r_i μ_i s_i⁻². The prior
-    conditioned on all M of these, with independent noise, has precision s_**⁻² + Σ(s_i⁻² − s_**⁻²) and
-    precision times mean Σ z_i / r_i = Σ μ_i s_i⁻², which is the formula below.
+    It is also the aggregation by equivalent observations of the library guepard (N. Durrande and others).
+    Expert i's marginal at x is the prior after one observation of f(x), with noise variance
+    r_i = 1 / (s_i⁻² − s_**⁻²) and value z_i = r_i μ_i s_i⁻²; the prior after all M of these, with
+    independent noise, has precision s_**⁻² + Σ(s_i⁻² − s_**⁻²) and precision times mean Σ μ_i s_i⁻².
 
     Parameters
     ----------
@@ -215,18 +212,11 @@ class MinVariance(MarginalAggregator):
     """The mean and the variance of the expert with the smallest variance at each point.
 
     Rullière, Durrande, Bachoc and Chevalier (Nested Kriging predictions for datasets with a large
-    number of observations, Statistics and Computing 2018) compare with it, as "smallest prediction
-    variance". The choice depends on the inputs alone and not on y, so that the prediction is as certain
-    as it says wherever the experts are. Exact experts that share their hyperparameters have at least
-    the full GP's variance, and so has the chosen one: it uses the rows of one shard, no more.
-
-    The mean jumps where another expert takes over. Experts whose variances differ by rounding alone, as
-    of shards with the same inputs, are tied: the mean is the average of theirs, so that neither the
-    order of the experts nor rounding decides. The variance stays the smallest one, since nothing is
-    known of how their errors depend on each other.
-
-    Where hyperparameters differ, the variances themselves are compared: an expert with a small prior
-    variance is chosen even where it knows nothing.
+    number of observations, Statistics and Computing 2018) call it "smallest prediction variance". The
+    choice depends on the inputs alone and not on y, so that the prediction is as certain as it says
+    wherever the experts are. The mean jumps where another expert takes over; experts whose variances
+    differ by rounding alone are tied, and their means averaged. Where hyperparameters differ, an expert
+    with a small prior variance is chosen even where it knows nothing.
 
     Parameters
     ----------
@@ -253,13 +243,10 @@ class Barycentre(MarginalAggregator):
     """The Wasserstein barycentre of the experts: means and standard deviations are averaged.
 
     Cohen, Mbuvha, Marwala and Deisenroth (Healing Products of Gaussian Process Experts, ICML 2020).
-    The barycentre minimises Σβ_i W₂²(·, N(μ_i, s_i²)) with Σβ_i = 1. Between Gaussians in one dimension
-    W₂² = (μ − μ_i)² + (s − s_i)², a sum of squares, so that its mean is Σβ_i μ_i and its standard
-    deviation Σβ_i s_i. (The authors' published program averages variances instead, which is larger by
-    the variance of s_i under the weights.)
-
-    It never has a smaller standard deviation than the most certain expert: it does not gain from
-    experts that agree.
+    It minimises Σβ_i W₂²(·, N(μ_i, s_i²)) with Σβ_i = 1, and W₂² = (μ − μ_i)² + (s − s_i)² between
+    Gaussians in one dimension, so that its mean is Σβ_i μ_i and its standard deviation Σβ_i s_i. (The
+    authors' program averages variances instead, which is larger.) It does not gain from experts that
+    agree: its standard deviation is never smaller than the most certain expert's.
 
     Parameters
     ----------
@@ -279,7 +266,7 @@ class Barycentre(MarginalAggregator):
 
     def __post_init__(self) -> None:
         check_choice("weights", self.weights, ("softmax", "uniform"))
-        check_temperature(self.temperature)
+        check_not_negative("temperature", self.temperature)
         check_choice("space", self.space, ("latent", "observed"))
 
     def merge(self, marginals: Marginals) -> Prediction:

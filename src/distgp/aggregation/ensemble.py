@@ -1,8 +1,8 @@
 """An ensemble: the conditioned experts, wherever they live.
 
-Aggregators reach the experts through `map`, `on_first` and `derive` alone: functions of one worker's
-experts whose results, sums over that worker's rows or values at test points, are small. So the same
-aggregators serve experts in this process and on a cluster.
+Aggregators reach the experts through their placement alone, by functions of one worker's experts whose
+results, sums over that worker's rows or values at test points, are small. So the same aggregators serve
+experts in this process and on a cluster.
 """
 
 from __future__ import annotations
@@ -28,18 +28,10 @@ WIDE = torch.float64
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """M conditioned experts, wherever they live.
+    """M conditioned experts of one kind; `Ensemble.condition` makes one from shards.
 
-    Parameters
-    ----------
-    placement : Placement of Posterior
-        Each worker holds one posterior with one batch dimension: its own experts.
-    counts : tuple of int
-        The number of experts of each worker.
-    parameters : Parameters
-        θ of all experts, with a batch dimension of M wherever they differ.
-    expert : Expert
-        The kind of the experts.
+    Each item of the placement is a posterior with one batch dimension, a worker's own experts, of which
+    there are as many as `counts` says. θ has a batch dimension of M wherever the experts differ.
     """
 
     placement: Placement[Posterior]
@@ -90,101 +82,59 @@ class Ensemble:
         return Ensemble(made, counts, parameters, expert)
 
     def map(
-        self,
-        function: Callable[..., Result],
-        *arguments: Any,
-        each: Sequence[Any] | None = None,
+        self, function: Callable[..., Result], *arguments: Any, each: Sequence[Any] | None = None
     ) -> list[Result]:
         """Call ``function(posterior, *arguments)`` for every worker's experts, as `Placement.map`."""
         return self.placement.map(function, *arguments, each=each)
-
-    def on_first(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call ``function(posterior, *arguments)`` for the first worker's experts alone."""
-        return self.placement.on_first(function, *arguments)
-
-    def derive(
-        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
-    ) -> Placement[Any]:
-        """Place what a function makes of each worker's experts beside them, as `Placement.derive`."""
-        return self.placement.derive(function, *arguments, each=each)
 
     def split(self, values: Tensor) -> list[Tensor]:
         """Cut a tensor (M, …) with one entry per expert into the parts of the workers, for `each`."""
         return sample.split_each(values, self.counts)
 
     def gathered(self) -> Ensemble:
-        """The same ensemble in this process; itself where it is here already.
-
-        Sparse experts come without the rows that they were conditioned on, exact ones are made of
-        them.
-        """
+        """The same ensemble in this process, without rows that its experts can do without."""
         if isinstance(self.placement, LocalPlacement) and self.placement.may_leave is None:
             return self
-        return replace(self, placement=LocalPlacement(tuple(self.map(_without_rows)))).joined()
-
-    def joined(self) -> Ensemble:
-        """Make one batch of experts that share θ, where their rows are better kept as one set."""
-        shared = self.shares_hyperparameters and not self.parameters.inducing_batch
-        if not self.expert.joins_rows or not shared or len(self.placement) == 1:
-            return self
-        items = self.placement.gather().items
-        shards = [shard for item in items for shard in unstack(item.rows_held())]
-        return Ensemble.condition(self.expert, self.parameters, shards)
+        items = tuple(self.map(_without_rows))
+        return _one_batch(replace(self, placement=LocalPlacement(items)))
 
     def extended(self, posterior: Posterior) -> Ensemble:
-        """The same ensemble with more experts, all of them in this process.
-
-        Parameters
-        ----------
-        posterior : Posterior
-            The new experts: of the same kind, with one batch dimension.
-
-        Returns
-        -------
-        Ensemble
-        """
+        """The same ensemble in this process with more experts: a batch of the same kind."""
+        items = self.placement.gather().items
         if len(posterior.batch) != 1:
             raise ValueError("an ensemble needs a batched posterior: condition on stack([shard])")
-        if type(posterior) is not type(self.placement.gather().items[0]):
+        if type(posterior) is not type(items[0]):
             raise ValueError("the experts of an ensemble must be of one kind")
         new = posterior.parameters.to(dtype=self.parameters.noise.dtype)
-        items = (*self.placement.gather().items, posterior)
-        return Ensemble(
-            LocalPlacement(items),
-            (*self.counts, posterior.count),
-            self.parameters.joined(new),
-            self.expert,
-        ).joined()
+        counts, theta = (*self.counts, posterior.count), self.parameters.joined(new)
+        return _one_batch(Ensemble(LocalPlacement((*items, posterior)), counts, theta, self.expert))
 
     def without(self, which: Sequence[int]) -> Ensemble:
-        """The same ensemble without these experts, all others in this process and as they are.
-
-        Parameters
-        ----------
-        which : sequence of int
-            Places of experts, 0 … M − 1; not all of them.
-
-        Returns
-        -------
-        Ensemble
-        """
-        keep = [i for i in range(self.size) if i not in set(which)]
-        items, counts, start = [], [], 0
+        """The same ensemble in this process without some experts, by their places 0 … M − 1."""
+        keep = torch.tensor([i for i in range(self.size) if i not in set(which)])
+        keep, items, counts, start = keep.to(self.parameters.noise.device), [], [], 0
         for item, count in zip(self.placement.gather().items, self.counts, strict=True):
-            here = [i - start for i in keep if start <= i < start + count]
-            if here:
-                items.append(item.chosen(torch.tensor(here, device=self.parameters.noise.device)))
+            here = keep[(keep >= start) & (keep < start + count)] - start
+            if len(here):
+                items.append(item.chosen(here))
                 counts.append(len(here))
             start += count
-        places = torch.tensor(keep, device=self.parameters.noise.device)
-        return Ensemble(
-            LocalPlacement(tuple(items)), tuple(counts), self.parameters[places], self.expert
-        )
+        theta = self.parameters[keep]
+        return Ensemble(LocalPlacement(tuple(items)), tuple(counts), theta, self.expert)
 
     @property
     def size(self) -> int:
         """The number M of experts."""
         return sum(self.counts)
+
+    @property
+    def entries(self) -> int:
+        """Entries of temporary matrices per test point: a handful per expert, and those of experts here.
+
+        Workers elsewhere bound their memory themselves, so that points go to them in few messages.
+        """
+        here = self.placement.items if isinstance(self.placement, LocalPlacement) else ()
+        return 4 * self.size + max((item.entries for item in here), default=0)
 
     @property
     def shares_hyperparameters(self) -> bool:
@@ -194,12 +144,8 @@ class Ensemble:
     @property
     def shares_inducing(self) -> bool:
         """Whether the experts have sums over their rows, for the same θ and inducing inputs."""
-        shared = self.shares_hyperparameters and not self.parameters.inducing_batch
+        shared = not self.parameters.batch and not self.parameters.inducing_batch
         return self.expert.adds_sums and shared
-
-    def prior(self, X: Tensor) -> Tensor:
-        """k(x, x) in the dtype of X, where the experts share the kernel."""
-        return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
 
     def noise(self) -> Tensor:
         """The noise variance σ²; the mean of the experts' where they differ."""
@@ -220,6 +166,17 @@ class Ensemble:
 
 def _condition(shards: Shard, expert: Expert, parameters: Parameters) -> Posterior:
     return expert.condition(parameters, shards)
+
+
+def _one_batch(ensemble: Ensemble) -> Ensemble:
+    """Make one batch of experts that share θ, where their rows are better kept as one set."""
+    theta = ensemble.parameters
+    differ = theta.batch or theta.inducing_batch
+    if not ensemble.expert.joins_rows or differ or len(ensemble.placement) == 1:
+        return ensemble
+    items = ensemble.placement.gather().items
+    shards = [shard for item in items for shard in unstack(item.rows_held())]
+    return Ensemble.condition(ensemble.expert, theta, shards)
 
 
 def _without_rows(posterior: Posterior) -> Posterior:

@@ -8,7 +8,7 @@ have weights, or noise of their own, each row is divided by the root of its nois
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,12 +32,7 @@ EXPERTS_AT_ONCE = 32
 class Basis:
     """The whitened kernel functions v_c(x) = L_c⁻¹k(X_c, x) of the central inputs X_c.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        θ in float64, with the central inputs as its inducing inputs.
-    L : Tensor of shape (m_c, m_c)
-        L_c, the Cholesky factor of k(X_c, X_c).
+    θ is in float64, with X_c as its inducing inputs; L_c (m_c, m_c) is the factor of k(X_c, X_c).
     """
 
     travels_as: ClassVar[str] = "basis"
@@ -87,24 +82,15 @@ def factor_of_B(AA: Tensor) -> Tensor:
     return linalg.cholesky(linalg.add_diagonal(AA, AA.new_ones(())), "I + AAᵀ")
 
 
-def sum_sparse(parts: list[SparseSums]) -> SparseSums:
-    """The sums of several sets of rows together."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
 def sums_by_expert(rows: Shard, basis: Basis) -> Iterator[tuple[slice, SparseSums]]:
-    """Sums over each shard's rows on the central inputs, some experts at a time."""
-    for start in range(0, rows.count, EXPERTS_AT_ONCE):
-        some = slice(start, start + EXPERTS_AT_ONCE)
+    """Yield the sums over each shard's rows on the central inputs, some experts at a time."""
+    for some in _slices(rows.count, EXPERTS_AT_ONCE):
         yield some, row_sums(basis.parameters, basis.L, rows[some])
 
 
-def sum_of(tensors: list[Tensor]) -> Tensor:
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of equal-shaped tensors."""
-    return torch.stack(tensors).sum(0)
+    return torch.stack(list(tensors)).sum(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,45 +113,34 @@ class NormalEquations:
         return linalg.truncated_solve(left, self.b + ridge * equal * diagonal, diagonal)
 
 
-@dataclass(frozen=True, eq=False)
-class TrialSums:
-    """What a worker's rows add to the inner products of the trial functions, in float64.
+def trial_equations(ensemble: Ensemble, basis: Basis | None = None) -> NormalEquations:
+    """The normal equations of the experts' means and, where there is a basis, of its σ⁻¹v_c.
 
-    The trial functions are the means of all M experts and, where there is a basis, its σ⁻¹v_c; S holds
-    their values on the rows, one function per line.
-
-    Parameters
-    ----------
-    gram : Tensor of shape (M + m_c, M + m_c)
-        SSᵀ.
-    right : Tensor of shape (M + m_c,)
-        Sy.
-    inner : Tensor of shape (count, M)
-        ⟨f_i, f_j⟩_H of the worker's own experts i with all j.
+    G = SSᵀ + σ²⟨·,·⟩_H and b = Sy, with the functions' values S on the rows, one function per line; the
+    data terms alone where experts have no common RKHS. With A = σ⁻¹v_c(X) and the means' values F on the
+    rows and F_c on the central inputs, the blocks of the basis are AAᵀ + I and AFᵀ + σL_c⁻¹F_cᵀ.
     """
+    means, M = means_of(ensemble), ensemble.size
+    grams, rights, inner = zip(*ensemble.placement.map(_trial_sums, means, basis), strict=True)
+    G, b = sum_of(grams), sum_of(rights)
+    if not ensemble.shares_hyperparameters:
+        return NormalEquations(G, b)
+    noise = ensemble.noise().to(WIDE)
+    G[:M, :M] += noise * symmetric(inner)
+    if basis is not None:
+        F_c = means_at(means, basis.inputs.to(ensemble.parameters.noise.dtype))
+        coupling = noise.sqrt() * linalg.solve_lower(basis.L, F_c.mT)
+        G[M:, :M] += coupling
+        G[:M, M:] += coupling.mT
+        G.diagonal()[M:] += 1.0
+    return NormalEquations(G, b)
 
-    travels_as: ClassVar[str] = "sums"
-    gram: Tensor
-    right: Tensor
-    inner: Tensor
 
-
-def trial_sums(posterior: LinearPosterior, means: list[Means], basis: Basis | None) -> TrialSums:
-    """Sum over a worker's rows in one pass, in chunks.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        The worker's experts.
-    means : list of Means
-        The means of all experts.
-    basis : Basis or None
-        The central functions, where there are any.
-
-    Returns
-    -------
-    TrialSums
-    """
+@travels("sums")
+def _trial_sums(
+    posterior: LinearPosterior, means: list[Means], basis: Basis | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """SSᵀ and Sy over a worker's rows in one pass, in chunks, and ⟨f_i, f_j⟩_H of its own experts i."""
     rows = posterior.rows_held()
     flat, M = rows.flatten(), sum(part.size for part in means)
     total = M + (0 if basis is None else basis.size)
@@ -175,8 +150,7 @@ def trial_sums(posterior: LinearPosterior, means: list[Means], basis: Basis | No
     on_rows = posterior.row_coefficients
     alpha = None if on_rows is None else on_rows.reshape(-1).to(WIDE)
     owner = torch.arange(posterior.count, device=inner.device).repeat_interleave(rows.n)
-    size = chunk_rows(total + rows.d, flat.X.device)
-    for part in (slice(start, start + size) for start in range(0, flat.n, size)):
+    for part in _slices(flat.n, chunk_rows(total + rows.d, flat.X.device)):
         chunk = flat.take(part)
         S = means_at(means, chunk.X)
         if alpha is not None:
@@ -188,12 +162,17 @@ def trial_sums(posterior: LinearPosterior, means: list[Means], basis: Basis | No
         S, y = in_noise_units(chunk, S)
         gram += S @ S.mT
         right += S @ y
-    return TrialSums(gram, right, rkhs_inner(posterior, means) if alpha is None else inner)
+    return gram, right, rkhs_inner(posterior, means) if alpha is None else inner
+
+
+def _slices(n: int, size: int) -> list[slice]:
+    """Cut 0 … n − 1 into slices of at most this size."""
+    return [slice(start, start + size) for start in range(0, n, size)]
 
 
 def means_of(ensemble: Ensemble) -> list[Means]:
     """The means of every worker's experts, to be sent to all."""
-    return ensemble.map(_means)
+    return ensemble.placement.map(_means)
 
 
 def _means(posterior: LinearPosterior) -> Means:
@@ -213,19 +192,10 @@ def rkhs_inner(posterior: LinearPosterior, means: list[Means]) -> Tensor:
     return (F.reshape(len(F), *coefficients.shape) * coefficients.to(WIDE)).sum(-1).mT
 
 
-def symmetric(inner: list[Tensor]) -> Tensor:
+def symmetric(inner: Sequence[Tensor]) -> Tensor:
     """⟨f_i, f_j⟩_H of all experts from the workers' lines, with rounding made even."""
-    whole = torch.cat(inner)
+    whole = torch.cat(list(inner))
     return 0.5 * (whole + whole.mT)
-
-
-def normal_equations(ensemble: Ensemble, sums: list[TrialSums]) -> NormalEquations:
-    """G = FFᵀ + σ²⟨·,·⟩_H and b = Fy; the data terms alone where experts have no common RKHS."""
-    M = ensemble.size
-    G, b = sum_of([s.gram[:M, :M] for s in sums]), sum_of([s.right[:M] for s in sums])
-    if ensemble.shares_hyperparameters:
-        G = G + ensemble.noise().to(WIDE) * symmetric([s.inner for s in sums])
-    return NormalEquations(G, b)
 
 
 def sampled_equations(ensemble: Ensemble, size: int, seed: int) -> NormalEquations:
@@ -235,7 +205,7 @@ def sampled_equations(ensemble: Ensemble, size: int, seed: int) -> NormalEquatio
     scale = float(ensemble.sizes().sum()) / sample.n
     G, b = scale * F @ F.mT, scale * F @ y
     if ensemble.shares_hyperparameters:
-        inner = ensemble.map(rkhs_inner, means)
+        inner = ensemble.placement.map(rkhs_inner, means)
         G = G + ensemble.noise().to(WIDE) * symmetric(inner)
     return NormalEquations(G, b)
 
@@ -245,7 +215,7 @@ def shared_equations(ensemble: Ensemble) -> NormalEquations:
 
     With μ_i(x) = v(x)ᵀw_i: G_ij = σ² w_iᵀ(I + ΣAAᵀ)w_j and b_i = σ w_iᵀ ΣAy.
     """
-    return _equations_on_basis(ensemble, ensemble.map(_weights_and_sums))
+    return _equations_on_basis(ensemble, ensemble.placement.map(_weights_and_sums))
 
 
 def projected_equations(ensemble: Ensemble, basis: Basis) -> NormalEquations:
@@ -254,15 +224,15 @@ def projected_equations(ensemble: Ensemble, basis: Basis) -> NormalEquations:
     With μ_i(x) = Σ_p k(x, p)c_p the projection in the RKHS is v_c(x)ᵀw_i with w_i = Σ_p v_c(p)c_p; for
     these functions the equations are those of sparse experts that share the central inputs.
     """
-    return _equations_on_basis(ensemble, ensemble.map(_projections_and_sums, basis))
+    return _equations_on_basis(ensemble, ensemble.placement.map(_projections_and_sums, basis))
 
 
 def _equations_on_basis(
     ensemble: Ensemble, parts: list[tuple[Tensor, Tensor, Tensor]]
 ) -> NormalEquations:
     """From every worker's w_i, ΣAAᵀ and ΣAy on one basis."""
-    W, noise = torch.cat([part[0] for part in parts]), ensemble.noise().to(WIDE)
-    AAt, Ay = sum_of([part[1] for part in parts]), sum_of([part[2] for part in parts])
+    weights, AAts, Ays = zip(*parts, strict=True)
+    W, AAt, Ay, noise = torch.cat(weights), sum_of(AAts), sum_of(Ays), ensemble.noise().to(WIDE)
     G = noise * W @ linalg.add_diagonal(AAt, AAt.new_ones(())) @ W.mT
     return NormalEquations(0.5 * (G + G.mT), noise.sqrt() * W @ Ay)
 
@@ -276,8 +246,7 @@ def _projections_and_sums(
     flat, c = points.reshape(-1, points.shape[-1]), coefficients.reshape(-1).to(WIDE)
     owner = torch.arange(posterior.count, device=c.device).repeat_interleave(points.shape[-2])
     W = c.new_zeros(posterior.count, basis.size)
-    size = chunk_rows(basis.size, flat.device)
-    for part in (slice(start, start + size) for start in range(0, len(flat), size)):
+    for part in _slices(len(flat), chunk_rows(basis.size, flat.device)):
         W.index_add_(0, owner[part], (basis.at(flat[part]) * c[part]).mT)
     sums = row_sums(basis.parameters, basis.L, posterior.rows_held().flatten().without_padding())
     return W, sums.AAt, sums.Ay

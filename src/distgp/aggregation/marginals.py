@@ -1,8 +1,4 @@
-"""What aggregators from marginals share: the experts' predictions, and the posteriors made of them.
-
-Such an aggregator needs nothing of the experts but their means and variances at the test points;
-`committees` and `averages` have the aggregators themselves.
-"""
+"""Aggregators from marginals need the experts' means and variances at the test points, no more."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from distgp.aggregation.base import Aggregator, Combined, Pointwise, check_choice, joined
+from distgp.aggregation.base import Aggregator, Combined, check_choice, joined
 from distgp.aggregation.ensemble import Ensemble
 from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import Posterior, Prediction
@@ -23,16 +19,9 @@ from distgp.likelihoods.gaussian import Space
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """What each of M experts predicts at N points, and the base that it is compared with.
+    """Predictions of M experts at N points, (M, N), and noise variances, (M, 1).
 
-    Parameters
-    ----------
-    mean, variance : Tensor of shape (M, N)
-        The experts' own predictions.
-    base_mean, base_variance : Tensor of shape (M, N)
-        Of the prior, each expert's own; for grBCM of the communication expert.
-    noise : Tensor of shape (M, 1)
-        The experts' noise variances.
+    The base that they are compared with is each expert's prior, or for grBCM the communication expert.
     """
 
     travels_as: ClassVar[str] = "predictions"
@@ -48,7 +37,7 @@ class Marginals:
         return replace(self, variance=variance, base_variance=base)
 
     def gain(self) -> Tensor:
-        """½(log s_**² − log s_i²): what expert i has learnt about f(x), in nats."""
+        """½(log s_**² − log s_i²): the nats that expert i has learnt about f(x)."""
         return 0.5 * (self.base_variance.log() - self.variance.log())
 
     def softmax(self, temperature: float) -> Tensor:
@@ -93,17 +82,13 @@ class MarginalCombined(Combined):
         """The aggregator's."""
         return self.aggregator.space
 
-    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The mean of the whole prediction: its weights are made of the variances."""
-        return self.predict_chunk(ensemble, X).mean
-
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Ask every expert, then apply the formula."""
-        return self.aggregator.merged(ensemble.map(expert_marginals, X))
+        return self.aggregator.merged(ensemble.placement.map(expert_marginals, X))
 
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
         """The covariance of a single expert."""
-        return ensemble.on_first(_covariance, X) if ensemble.size == 1 else None
+        return ensemble.placement.on_first(_covariance, X) if ensemble.size == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +100,7 @@ class AugmentedExperts:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AugmentedCombined(Pointwise):
+class AugmentedCombined(Combined):
     """The posterior of grBCM, which has experts of its own."""
 
     aggregator: MarginalAggregator
@@ -125,6 +110,10 @@ class AugmentedCombined(Pointwise):
     def space(self) -> Space:
         """The aggregator's."""
         return self.aggregator.space
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of temporary matrices: augmented experts have the rows of two."""
+        return 2 * ensemble.entries
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Ask every augmented expert, then apply the formula."""
@@ -156,10 +145,10 @@ def augmented_experts(ensemble: Ensemble) -> Placement[AugmentedExperts]:
     is its own communication expert.
     """
     if ensemble.size == 1:
-        return ensemble.derive(_alone)
-    message = ensemble.on_first(_communication, ensemble.shares_inducing)
+        return ensemble.placement.derive(_alone)
+    message = ensemble.placement.on_first(_communication, ensemble.shares_inducing)
     skip = [1] + [0] * (len(ensemble.counts) - 1)  # the communication expert itself
-    return ensemble.derive(_augment, message, each=skip)
+    return ensemble.placement.derive(_augment, message, each=skip)
 
 
 @travels("predictions", X="points")

@@ -32,16 +32,11 @@ class Nearest(Aggregator):
     name: ClassVar[str] = "nearest"
     serves: ClassVar[tuple[str, ...]] = ("nearest",)
     joint: ClassVar[str] = "always"
-
-    @property
-    def needs_one_prior(self) -> bool:
-        """Whether the experts must share their hyperparameters: always."""
-        return True
+    needs_one_prior: ClassVar[bool] = True
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Move rows into cells where there are several workers; add the sums of the global part."""
-        shares = ensemble.shares_hyperparameters and not ensemble.parameters.inducing_batch
-        if ensemble.expert.name not in self.serves or not shares:
+        if ensemble.parameters.inducing_batch:
             raise refusal(
                 self.name,
                 "needs nearest experts that share their hyperparameters",
@@ -51,7 +46,7 @@ class Nearest(Aggregator):
         part = None
         if ensemble.parameters.inducing is not None:
             k = cast(NearestExpert, ensemble.expert).n_conditioning
-            sums = ensemble.on_first(_sums) if cells is None else cells.sums(k)
+            sums = ensemble.placement.on_first(_sums) if cells is None else cells.sums(k)
             part = GlobalPart.of(sums)
         return NearestCombined(part=part, cells=cells)
 
@@ -71,20 +66,20 @@ class NearestCombined(Combined):
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The mean, without variance work where all rows are one set."""
         if self.cells is None:
-            return ensemble.on_first(_mean, X, self.part)
+            return ensemble.placement.on_first(_mean, X, self.part)
         return self.predict_chunk(ensemble, X).mean
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Ask the one set of rows, or the cells."""
         if self.cells is None:
-            return ensemble.on_first(_predict, X, self.part)
+            return ensemble.placement.on_first(_predict, X, self.part)
         k = cast(NearestExpert, ensemble.expert).n_neighbors
         out = self.cells.conditional(X.double(), k).given(self.part)
         return Prediction(out.mean.to(X.dtype), out.variance.to(X.dtype))
 
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """Vecchia's approximation over the points, given the data, which are brought here."""
-        return ensemble.gathered().on_first(_between, X, self.part)
+        return ensemble.gathered().placement.on_first(_between, X, self.part)
 
     def gathered(self) -> NearestCombined:
         """The same without cells, for rows that are in this process."""

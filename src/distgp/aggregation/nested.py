@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import Aggregator, Combined, Pointwise, joined
+from distgp.aggregation.base import Aggregator, Combined, joined
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.engines import Kinds, travels
 from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior
@@ -32,11 +32,7 @@ class NPAE(Aggregator):
 
     name: ClassVar[str] = "npae"
     rows_needed: ClassVar[str] = "never"
-
-    @property
-    def needs_one_prior(self) -> bool:
-        """Whether the experts must share their hyperparameters: always."""
-        return True
+    needs_one_prior: ClassVar[bool] = True
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Nothing is to be computed before there are test points."""
@@ -45,7 +41,7 @@ class NPAE(Aggregator):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class NestedCombined(Pointwise):
+class NestedCombined(Combined):
     """The posterior of NPAE."""
 
     def entries(self, ensemble: Ensemble) -> int:
@@ -60,24 +56,12 @@ class NestedCombined(Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """First and second moments, under the prior, of M experts' means at N points.
+    """First and second moments, under the prior, of M experts' means at N points."""
 
-    Parameters
-    ----------
-    mean : Tensor of shape (M, N)
-        The means μ_i(x) themselves.
-    to_f : Tensor of shape (M, N)
-        k_A = cov(μ_i, f), which is also the diagonal of K_A.
-    between : Tensor of shape (N, M, M)
-        K_A = cov(μ_i, μ_j).
-    prior : Tensor of shape (N,)
-        k(x, x).
-    """
-
-    mean: Tensor
-    to_f: Tensor
-    between: Tensor
-    prior: Tensor
+    mean: Tensor  # (M, N): the means μ_i(x) themselves
+    to_f: Tensor  # (M, N): k_A = cov(μ_i, f), which is also the diagonal of K_A
+    between: Tensor  # (N, M, M): K_A = cov(μ_i, μ_j)
+    prior: Tensor  # (N,): k(x, x)
 
     def nested(self) -> Prediction:
         """μ = k_Aᵀ K_A⁻¹ μ_1..M and s² = k − k_Aᵀ K_A⁻¹ k_A.
@@ -107,24 +91,12 @@ class Moments:
 
 
 def moments(ensemble: Ensemble, X: Tensor) -> Moments:
-    """The moments of all experts' means at X, in float64.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        Experts that share their hyperparameters.
-    X : Tensor of shape (N, d)
-        The test points.
-
-    Returns
-    -------
-    Moments
-    """
-    kernel = ensemble.parameters.kernel.to(dtype=WIDE)
-    parts = ensemble.map(_project_whitened if ensemble.shares_inducing else _project, X)
+    """The moments of all experts' means at X, in float64, where they share their hyperparameters."""
+    kernel, whitened = ensemble.parameters.kernel.to(dtype=WIDE), ensemble.shares_inducing
+    parts = ensemble.placement.map(_project_whitened if whitened else _project, X)
     p = max(part.a.shape[1] for part in parts)
     whole = joined([part.padded(p) for part in parts])
-    if ensemble.shares_inducing:  # in whitened coordinates k(P_i, P_j) is the identity
+    if whitened:  # in whitened coordinates k(P_i, P_j) is the identity
         r = whole.a.permute(2, 0, 1)
         between = r @ r.mT
     else:
@@ -139,7 +111,7 @@ def moment_entries(ensemble: Ensemble) -> int:
 
     An eighth of them: larger chunks save more in kernel blocks than they cost in memory.
     """
-    return max(1, (sum(ensemble.map(_entries)) + ensemble.size**2) // 8)
+    return max(1, (sum(ensemble.placement.map(_entries)) + ensemble.size**2) // 8)
 
 
 @travels("counts")

@@ -12,9 +12,8 @@ from distgp import linalg
 from distgp.aggregation.base import (
     Aggregator,
     Combined,
-    Pointwise,
     check_count,
-    check_ridge,
+    check_not_negative,
     joined,
 )
 from distgp.aggregation.ensemble import WIDE, Ensemble
@@ -54,36 +53,32 @@ class OptLocal(Aggregator):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge)
+        check_not_negative("ridge", self.ridge)
         check_count("n_eval", self.n_eval)
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Fit the weights on a sample of rows."""
-        beta = self._weights(ensemble)
-        return LocalCombined(weights=beta)
-
-    def _weights(self, ensemble: Ensemble) -> Tensor:
         M = ensemble.size
         if M == 1:
-            return ensemble.noise().new_ones(1).to(WIDE)
+            return LocalCombined(weights=ensemble.noise().new_ones(1).to(WIDE))
         sample = ensemble.central(self.n_eval or ROWS_PER_EXPERT * M, self.seed)
-        out = joined(ensemble.map(_predictions, sample.X))
+        out = joined(ensemble.placement.map(_predictions, sample.X))
         g = (M * precision_shares(out.variance) * out.mean).to(WIDE)
         g, y = in_noise_units(sample, g)
         # A system of M + 1 unknowns: small, and fastest where no kernel has to be launched.
         sums = (g @ torch.cat([g, y[None]]).mT).cpu()
-        return constrained(sums[:, :M], sums[:, M], self.ridge).to(g.device)
+        return LocalCombined(weights=constrained(sums[:, :M], sums[:, M], self.ridge).to(g.device))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LocalCombined(Pointwise):
+class LocalCombined(Combined):
     """The posterior of `opt-local`."""
 
     weights: Tensor  # pyright: ignore[reportGeneralTypeIssues]
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Σβ_i M π_i μ_i, and the mixture's variance."""
-        out = joined(ensemble.map(_predictions, X))
+        out = joined(ensemble.placement.map(_predictions, X))
         shares = precision_shares(out.variance)
         mean = ensemble.size * self.weights.to(X) @ (shares * out.mean)
         spread = out.variance + (out.mean - mean).square()
@@ -105,19 +100,6 @@ def constrained(G: Tensor, b: Tensor, ridge: float) -> Tensor:
     """Minimise βᵀGβ − 2βᵀb + ρ Σ G_ii(β_i − 1/M)² subject to Σβ = 1.
 
     With β = 1/M + δ, Σδ = 0: δ = H⁻¹(r − λ1) with H = G + ρ diag G, r = b − G1/M, λ = 1ᵀH⁻¹r / 1ᵀH⁻¹1.
-
-    Parameters
-    ----------
-    G : Tensor of shape (M, M)
-        The Gram matrix of the trial functions.
-    b : Tensor of shape (M,)
-        Their inner products with the targets.
-    ridge : float
-        ρ.
-
-    Returns
-    -------
-    Tensor of shape (M,)
     """
     M, diagonal = len(b), G.diagonal()
     if not float(diagonal.max()) > 0.0:  # no expert says anything on these rows

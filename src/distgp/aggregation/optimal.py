@@ -14,7 +14,7 @@ from distgp.aggregation.base import (
     Combined,
     check_choice,
     check_count,
-    check_ridge,
+    check_not_negative,
     names_where,
     refusal,
     warn_of_large_weights,
@@ -23,18 +23,15 @@ from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.gram import (
     Basis,
     NormalEquations,
-    TrialSums,
-    factor_of_B,
     means_at,
     means_of,
-    normal_equations,
     projected_equations,
     rkhs_inner,
     sampled_equations,
     shared_equations,
     sum_of,
     symmetric,
-    trial_sums,
+    trial_equations,
 )
 from distgp.aggregation.variance import (
     Central,
@@ -104,17 +101,17 @@ class Opt(Aggregator):
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, ("own", "weighted", "central", "nested"))
         check_choice("cross", self.cross, ("nystrom", "exact"))
-        check_ridge(self.ridge)
-        check_count("n_eval", self.n_eval)
-        check_count("n_basis", self.n_basis)
+        if self.ridge is not None:
+            check_not_negative("ridge", self.ridge)
+        for name in ("n_eval", "n_basis", "n_central"):
+            check_count(name, getattr(self, name))
         if self.n_eval is not None and self.n_basis is not None:
             raise ValueError(
                 "n_eval and n_basis are two ways to find the weights: give one of them"
             )
-        check_count("n_central", self.n_central)
 
     @property
-    def needs_one_prior(self) -> bool:
+    def needs_one_prior(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the experts must share their hyperparameters: with some of the options."""
         return self.n_basis is not None or self.variance in ("central", "nested")
 
@@ -142,7 +139,7 @@ class Opt(Aggregator):
                 raise refusal(self.name, why, _without_one_prior())
             inputs = ensemble.central(self.n_basis, self.seed).X
             return projected_equations(ensemble, Basis.of(ensemble.parameters, inputs))
-        return normal_equations(ensemble, ensemble.map(trial_sums, means_of(ensemble), None))
+        return trial_equations(ensemble)
 
     def _variance(self, ensemble: Ensemble, beta: Tensor) -> tuple[VarianceRule, Basis | None]:
         if self.variance == "weighted":
@@ -186,6 +183,7 @@ class OptPrinted(Aggregator):
     """
 
     name: ClassVar[str] = "opt-printed"
+    needs_one_prior: ClassVar[bool] = True
     lam: float | None = None
     jitter: float = 1e-6
     variance: Literal["printed", "weighted"] = "printed"
@@ -197,11 +195,6 @@ class OptPrinted(Aggregator):
             raise ValueError(
                 f"expected jitter ≥ 0 and lam > 0 (or None), got {self.jitter} and {self.lam}"
             )
-
-    @property
-    def needs_one_prior(self) -> bool:
-        """Whether the experts must share their hyperparameters: always."""
-        return True
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Solve (G + jitter·mean(diag G)·I)β = diag G."""
@@ -217,7 +210,7 @@ class OptPrinted(Aggregator):
         """G_lk = Σ_c f_l(x_c)f_k(x_c) + λ⟨f_l, f_k⟩_H and b = diag G, and the central inputs X_c."""
         central, means = ensemble.central(ensemble.size, self.seed), means_of(ensemble)
         F = means_at(means, central.X)
-        inner = ensemble.map(rkhs_inner, means)
+        inner = ensemble.placement.map(rkhs_inner, means)
         lam = ensemble.noise().to(WIDE) if self.lam is None else self.lam
         G = F @ F.mT + lam * symmetric(inner)
         return NormalEquations(G, G.diagonal()), central.X
@@ -252,6 +245,7 @@ class TwoLevel(Aggregator):
 
     name: ClassVar[str] = "two-level"
     joint: ClassVar[str] = "with variance='central'"
+    needs_one_prior: ClassVar[bool] = True
     n_central: int = 512
     variance: Literal["central", "nested"] = "central"
     seed: int = 0
@@ -268,72 +262,37 @@ class TwoLevel(Aggregator):
                 )
             object.__setattr__(self, "central", given)
 
-    @property
-    def needs_one_prior(self) -> bool:
-        """Whether the experts must share their hyperparameters: always."""
-        return True
-
     def posterior(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for all sums, then the eliminated, whitened solve."""
         inputs = self.central
         if inputs is None:
             inputs = ensemble.central(self.n_central, self.seed).X
-        basis, means = Basis.of(ensemble.parameters, inputs), means_of(ensemble)
-        sums = ensemble.map(trial_sums, means, basis)
-        beta, gamma, LB = eliminate(ensemble, sums, basis, means_at(means, inputs))
-        rule = self._variance(ensemble, basis, LB, sums)
-        return WeightedCombined(weights=beta, central=inputs, rule=rule, coarse=(basis, gamma))
-
-    def _variance(
-        self, ensemble: Ensemble, basis: Basis, LB: Tensor, sums: list[TrialSums]
-    ) -> VarianceRule:
-        if self.variance == "nested":
-            return Nested()
-        M, n = ensemble.size, ensemble.sizes().sum().to(WIDE)
-        trace = sum_of(ensemble.map(_prior_trace)) / ensemble.noise().to(WIDE)
-        explained = sum_of([s.gram.diagonal()[M:].sum() for s in sums])
-        return Central.of(basis, LB, float((trace - explained) / n))
+        basis = Basis.of(ensemble.parameters, inputs)
+        equations = trial_equations(ensemble, basis)
+        beta, gamma, LB = eliminate(equations, ensemble.size)
+        coarse = basis, gamma / ensemble.noise().to(WIDE).sqrt()
+        rule = Nested()
+        if self.variance == "central":
+            trace = sum_of(ensemble.placement.map(_prior_trace)) / ensemble.noise().to(WIDE)
+            explained = (equations.G.diagonal()[ensemble.size :] - 1.0).sum()
+            rule = Central.of(basis, LB, float((trace - explained) / ensemble.sizes().sum()))
+        return WeightedCombined(weights=beta, central=inputs, rule=rule, coarse=coarse)
 
 
-def eliminate(
-    ensemble: Ensemble, sums: list[TrialSums], basis: Basis, F_c: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve the joint normal equations without ever forming their singular matrix.
+def eliminate(equations: NormalEquations, M: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Solve the joint normal equations of M experts and σ⁻¹v_c, for β, their coefficients and L_B.
 
-    In the whitened central functions v_c the joint Gram matrix has the block σ²B, B = I + AAᵀ, which is
-    well conditioned whatever the central inputs are. Eliminating it leaves, with
-    C = L_B⁻¹(AF + σL_c⁻¹F_c) and t = L_B⁻¹Ay: (G − CᵀC)β = b − Cᵀt, solved on the scale of G, and
-    γ = σ⁻¹L_B⁻ᵀ(t − Cβ).
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The experts.
-    sums : list of TrialSums
-        The sums over the workers' rows.
-    basis : Basis
-        The central functions.
-    F_c : Tensor of shape (M, m_c)
-        The experts' means at the central inputs.
-
-    Returns
-    -------
-    tuple of Tensor
-        β, γ and L_B.
+    The block of the whitened central functions, B = I + AAᵀ, is well conditioned whatever the central
+    inputs are; the whole matrix is singular. Eliminating B leaves, with C = L_B⁻¹(AFᵀ + σL_c⁻¹F_cᵀ) and
+    t = L_B⁻¹Ay: (G − CᵀC)β = b − Cᵀt, solved on the scale of G, and L_B⁻ᵀ(t − Cβ).
     """
-    equations, M = normal_equations(ensemble, sums), ensemble.size
-    sigma = ensemble.noise().to(WIDE).sqrt()
-    gram, right = sum_of([s.gram[M:] for s in sums]), sum_of([s.right[M:] for s in sums])
-    LB = factor_of_B(gram[:, M:])
-    coupling = gram[:, :M] + sigma * linalg.solve_lower(basis.L, F_c.mT)
-    C = linalg.solve_lower(LB, coupling)
-    t = linalg.solve_lower(LB, right[:, None])[:, 0]
-    schur = equations.G - C.mT @ C
-    beta = linalg.truncated_solve(
-        0.5 * (schur + schur.mT), equations.b - C.mT @ t, equations.G.diagonal()
-    )
-    gamma = linalg.solve_upper(LB, (t - C @ beta)[:, None])[:, 0] / sigma
-    return beta, gamma, LB
+    G, b = equations.G[:M, :M], equations.b[:M]
+    LB = linalg.cholesky(equations.G[M:, M:], "I + AAᵀ")
+    C = linalg.solve_lower(LB, equations.G[M:, :M])
+    t = linalg.solve_lower(LB, equations.b[M:, None])[:, 0]
+    schur = G - C.mT @ C
+    beta = linalg.truncated_solve(0.5 * (schur + schur.mT), b - C.mT @ t, G.diagonal())
+    return beta, linalg.solve_upper(LB, (t - C @ beta)[:, None])[:, 0], LB
 
 
 @travels("sums")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import ClassVar
 
 from torch import Tensor
 
 from distgp.aggregation.base import Aggregator, Combined, refusal
 from distgp.aggregation.ensemble import Ensemble
-from distgp.aggregation.gram import Basis, sum_sparse
+from distgp.aggregation.gram import Basis
 from distgp.experts import Prediction, SparsePosterior, SparseSums
 
 
@@ -24,11 +26,7 @@ class Pooled(Aggregator):
     serves: ClassVar[tuple[str, ...]] = ("sparse",)
     rows_needed: ClassVar[str] = "unless shared"
     joint: ClassVar[str] = "always"
-
-    @property
-    def needs_one_prior(self) -> bool:
-        """Whether the experts must share their hyperparameters: always."""
-        return True
+    needs_one_prior: ClassVar[bool] = True
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Add the sums of all shards."""
@@ -38,9 +36,8 @@ class Pooled(Aggregator):
                 "needs sparse experts that share hyperparameters and inducing inputs",
                 "two-level for exact experts or own inducing inputs, opt for different hyperparameters",
             )
-        total, basis = sum_sparse(ensemble.map(_total)), Basis.of_shared(ensemble)
-        posterior = SparsePosterior.of(basis.parameters, basis.L, total)
-        return PooledCombined(posterior=posterior)
+        total, basis = reduce(add, ensemble.placement.map(_total)), Basis.of_shared(ensemble)
+        return PooledCombined(posterior=SparsePosterior.of(basis.parameters, basis.L, total))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

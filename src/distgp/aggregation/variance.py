@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +24,6 @@ from distgp.aggregation.gram import (
     central_variance,
     factor_of_B,
     sum_of,
-    sum_sparse,
     sums_by_expert,
 )
 from distgp.aggregation.nested import moment_entries, moments
@@ -37,8 +39,18 @@ class CentralWarning(UserWarning):
     """The central inputs are too few for the central variance to be trusted."""
 
 
+class AtPoints(NamedTuple):
+    """The test points X (N, d), the experts, and what they and their combination predict there."""
+
+    ensemble: Ensemble
+    X: Tensor
+    mean: Tensor  # (N,), of the combination
+    experts: Prediction  # (M, N): what `on_worker` returned, for all experts
+    v: Tensor | None  # (m_c, N): the functions of the rule's basis, where the mean has needed them
+
+
 class VarianceRule(ABC):
-    """How a combination of experts gets its latent variance."""
+    """A rule for the latent variance of a combination of experts."""
 
     @staticmethod
     @travels("predictions", X="points")
@@ -47,42 +59,16 @@ class VarianceRule(ABC):
         return posterior.predict(X)
 
     @abstractmethod
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
-        """The variance at the rows of X.
-
-        Parameters
-        ----------
-        ensemble : Ensemble
-            The experts that were combined.
-        X : Tensor of shape (N, d)
-            The test points.
-        mean : Tensor of shape (N,)
-            The combined mean there.
-        experts : Prediction
-            What `on_worker` returned, for all experts, (M, N).
-        v : Tensor of shape (m_c, N), optional
-            The functions of the rule's basis at X, where the mean has needed them already.
-
-        Returns
-        -------
-        Tensor of shape (N,)
-        """
+    def at(self, points: AtPoints) -> Tensor:
+        """The variance at test points."""
 
     def between(self, X: Tensor) -> Tensor | None:
         """The covariance of f between all rows of X, up to its diagonal; None where there is none."""
         del X
 
     def entries(self, ensemble: Ensemble) -> int:
-        """Entries of temporary matrices per test point, beyond a handful per expert."""
-        del ensemble
-        return 0
+        """Entries of temporary matrices per test point: by default the experts'."""
+        return ensemble.entries
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -94,14 +80,14 @@ class WeightedCombined(Combined):
     coarse: tuple[Basis, Tensor] | None = None
 
     def entries(self, ensemble: Ensemble) -> int:
-        """What the experts, the rule and the coarse part need."""
+        """Entries that the rule, with the experts, and the coarse part need."""
         m = 0 if self.coarse is None else len(self.coarse[1])
-        return 4 * ensemble.size + self.rule.entries(ensemble) + m
+        return self.rule.entries(ensemble) + m
 
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """One kernel-matrix product where the experts share θ."""
         weights = self.weights.to(X.dtype)
-        mean = sum_of(ensemble.map(_weighted_mean, X, each=ensemble.split(weights)))
+        mean = sum_of(ensemble.placement.map(_weighted_mean, X, each=ensemble.split(weights)))
         if self.coarse is None:
             return mean
         basis, gamma = self.coarse
@@ -109,13 +95,13 @@ class WeightedCombined(Combined):
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """The mean, and the variance that the rule gives it."""
-        experts = joined(ensemble.map(self.rule.on_worker, X))
+        experts = joined(ensemble.placement.map(self.rule.on_worker, X))
         mean, v = self.weights.to(X.dtype) @ experts.mean, None
         if self.coarse is not None:
             basis, gamma = self.coarse
             v = basis.at(X)
             mean = mean + (gamma @ v).to(X.dtype)
-        return Prediction(mean, self.rule.at(ensemble, X, mean, experts, v))
+        return Prediction(mean, self.rule.at(AtPoints(ensemble, X, mean, experts, v)))
 
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
         """The covariance of the rule, where it has one."""
@@ -134,18 +120,11 @@ class Weighted(VarianceRule):
 
     weights: Tensor
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """Σβ_i² s_i², at least ε·min_i s_i²."""
-        del ensemble, X, mean, v
-        floor = torch.finfo(experts.variance.dtype).eps * experts.variance.amin(0)
-        return torch.maximum(self.weights.square().to(floor) @ experts.variance, floor)
+        variance = points.experts.variance
+        floor = torch.finfo(variance.dtype).eps * variance.amin(0)
+        return torch.maximum(self.weights.square().to(floor) @ variance, floor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,18 +144,11 @@ class Printed(VarianceRule):
         parts = in_chunks(posterior.printed_variance, X, posterior.entries)
         return Prediction(posterior.mean(X), torch.cat(parts, -1))
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """Σβ_i² times the printed term of each expert, at least ε·k."""
-        del mean, v
-        prior = ensemble.prior(X)
-        total = self.weights.square().to(X.dtype) @ experts.variance
+        theta, X = points.ensemble.parameters, points.X
+        prior = theta.kernel.diag(X.to(theta.noise.dtype)).to(X.dtype)
+        total = self.weights.square().to(X.dtype) @ points.experts.variance
         return torch.maximum(total, latent_variance(prior, prior))
 
 
@@ -184,17 +156,10 @@ class Printed(VarianceRule):
 class Mixture(VarianceRule):
     """mean_i(s_i² + (μ_i − μ)²): for experts with different hyperparameters, without common prior."""
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """The mean of the experts' variances and of their squared distances to the mean."""
-        del ensemble, X, v
-        return (experts.variance + (experts.mean - mean).square()).mean(0)
+        experts = points.experts
+        return (experts.variance + (experts.mean - points.mean).square()).mean(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,17 +170,9 @@ class Nested(VarianceRule):
         """Entries of the moments of all experts."""
         return moment_entries(ensemble)
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """k − k_Aᵀ K_A⁻¹ k_A."""
-        del mean, experts, v
-        return moments(ensemble, X).nested().variance.to(X.dtype)
+        return moments(points.ensemble, points.X).nested().variance.to(points.X.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,18 +190,10 @@ class OwnExact(VarianceRule):
         """Entries of the moments of all experts."""
         return moment_entries(ensemble)
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """From the moments of all experts: O(n²) per test point for exact ones."""
-        del mean, v
-        own = moments(ensemble, X).error(self.weights.to(WIDE)).to(X.dtype)
-        return torch.minimum(own, experts.variance.amin(0))
+        own = moments(points.ensemble, points.X).error(self.weights.to(WIDE)).to(points.X.dtype)
+        return torch.minimum(own, points.experts.variance.amin(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,9 +203,13 @@ class BasisRule(VarianceRule):
     basis: Basis
 
     def entries(self, ensemble: Ensemble) -> int:
-        """v_c(x) and its images."""
-        del ensemble
-        return 3 * self.basis.size
+        """The experts', and v_c(x) and its images."""
+        return ensemble.entries + 3 * self.basis.size
+
+    def at_basis(self, points: AtPoints) -> tuple[Tensor, Tensor]:
+        """The functions v_c of the basis at test points, and the prior variance there."""
+        v = self.basis.at(points.X) if points.v is None else points.v
+        return v, self.basis.prior(points.X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,24 +225,16 @@ class OwnShared(BasisRule):
     @staticmethod
     def of(ensemble: Ensemble, weights: Tensor) -> OwnShared:
         """Sum the experts' parts of the form."""
-        parts = ensemble.map(_shared_parts, each=ensemble.split(weights.to(WIDE)))
-        T, S = (sum_of([part[i] for part in parts]) for i in range(2))
+        parts = ensemble.placement.map(_shared_parts, each=ensemble.split(weights.to(WIDE)))
+        T, S = map(sum_of, zip(*parts, strict=True))
         return OwnShared(Basis.of_shared(ensemble), T @ T + S - 2.0 * T)
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """k + vᵀ form v, at most min_i s_i²."""
-        del ensemble, mean
-        v = self.basis.at(X) if v is None else v
+        v, prior = self.at_basis(points)
         change = (v * (self.form @ v)).sum(0)
-        own = latent_variance(self.basis.prior(X), -change.to(X.dtype))
-        return torch.minimum(own, experts.variance.amin(0))
+        own = latent_variance(prior, -change.to(prior.dtype))
+        return torch.minimum(own, points.experts.variance.amin(0))
 
     def between(self, X: Tensor) -> Tensor:
         """k(x, x′) + v(x)ᵀ form v(x′): the covariance of the combination's error under the prior."""
@@ -325,29 +270,21 @@ class OwnNystrom(BasisRule):
     def of(ensemble: Ensemble, weights: Tensor, basis: Basis) -> OwnNystrom:
         """Sum the experts' parts: T² − Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i, with T = Σβ_i R_i."""
         each = ensemble.split(weights.to(WIDE))
-        parts = ensemble.map(_central_parts, basis, weights.sum(), each=each)
-        T, U, AA = (sum_of([part[i] for part in parts]) for i in range(3))
+        parts = ensemble.placement.map(_central_parts, basis, weights.sum(), each=each)
+        T, U, AA = map(sum_of, zip(*parts, strict=True))
         return OwnNystrom(basis, weights, T @ T + U, factor_of_B(AA))
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """The sum above, between s_c² and min_i s_i²."""
-        del ensemble, mean
-        prior, v = self.basis.prior(X), self.basis.at(X) if v is None else v
-        beta = self.weights.to(X.dtype)
+        (v, prior), variance = self.at_basis(points), points.experts.variance
+        beta = self.weights.to(prior.dtype)
         missing = 1.0 - beta.sum()
         pairs = (beta.sum().square() - beta.square().sum()) * prior
-        pairs = pairs + (v * (self.form @ v)).sum(0).to(X.dtype)
-        alone = (beta.square() + 2.0 * missing * beta) @ experts.variance
+        pairs = pairs + (v * (self.form @ v)).sum(0).to(prior.dtype)
+        alone = (beta.square() + 2.0 * missing * beta) @ variance
         total = missing.square() * prior + alone + pairs
         least = central_variance(self.LB, v, prior)
-        return torch.minimum(torch.maximum(total, least), experts.variance.amin(0))
+        return torch.minimum(torch.maximum(total, least), variance.amin(0))
 
 
 @travels("sums", total="weights", weights="weights")
@@ -391,23 +328,14 @@ class Central(BasisRule):
     @staticmethod
     def of_rows(ensemble: Ensemble, basis: Basis) -> Central:
         """Build the rule from one pass over the rows."""
-        total = sum_sparse(ensemble.map(_central_sums, basis))
+        total = reduce(add, ensemble.placement.map(_central_sums, basis))
         posterior = SparsePosterior.of(basis.parameters, basis.L, total)
         return Central.of(basis, posterior.factors.LB, float(posterior.residual()))
 
-    def at(
-        self,
-        ensemble: Ensemble,
-        X: Tensor,
-        mean: Tensor,
-        experts: Prediction,
-        v: Tensor | None = None,
-    ) -> Tensor:
+    def at(self, points: AtPoints) -> Tensor:
         """The smaller of the central and the experts' variances."""
-        del ensemble, mean
-        v = self.basis.at(X) if v is None else v
-        central = central_variance(self.LB, v, self.basis.prior(X))
-        return torch.minimum(central, experts.variance.amin(0))
+        central = central_variance(self.LB, *self.at_basis(points))
+        return torch.minimum(central, points.experts.variance.amin(0))
 
     def between(self, X: Tensor) -> Tensor:
         """k(x, x′) − v_cᵀv_c′ + (L_B⁻¹v_c)ᵀ(L_B⁻¹v_c′): the central inputs' sparse posterior."""
@@ -418,5 +346,4 @@ class Central(BasisRule):
 
 
 def _central_sums(posterior: Posterior, basis: Basis) -> SparseSums:
-    parts = sums_by_expert(posterior.rows_held(), basis)
-    return sum_sparse([sums.total() for _, sums in parts])
+    return reduce(add, (sums.total() for _, sums in sums_by_expert(posterior.rows_held(), basis)))

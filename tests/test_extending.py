@@ -10,7 +10,7 @@ from helpers import make_data
 
 import distgp
 from distgp import DistributedGPRegressor, aggregation, engines, kernels
-from distgp.aggregation.base import POSTERIORS, Aggregator, Combined, Pointwise
+from distgp.aggregation.base import POSTERIORS, Aggregator, Combined
 from distgp.aggregation.marginals import MarginalAggregator, expert_marginals
 from distgp.engines import LocalEngine
 from distgp.experts import Prediction
@@ -41,7 +41,7 @@ class Mean(MarginalAggregator):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FirstCombined(Pointwise):
+class FirstCombined(Combined):
     """The posterior of the first expert, and a number of its own."""
 
     scale: torch.Tensor

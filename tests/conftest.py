@@ -7,6 +7,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from distgp.aggregation.base import AGGREGATORS, POSTERIORS
+from distgp.engines import ENGINES
+from distgp.kernels.registry import KERNELS, OTHERS
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 # The problems are small and two processes share the cores: more threads would only wait for each other.
@@ -26,3 +30,14 @@ def engine():
     with RayEngine(workers=2, time_limit=120) as made:
         yield made
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def registries_as_before():
+    """A test, or a page of the documentation, that registers something leaves nothing behind."""
+    registries = (KERNELS, OTHERS, AGGREGATORS, POSTERIORS, ENGINES)
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)

@@ -118,3 +118,32 @@ def test_names_that_were_not_registered_are_refused():
     for name, value in (("kernel", "cauchy"), ("aggregation", "mean"), ("engine", "counting")):
         with pytest.raises(ValueError, match=f"'?{value}'?"):
             DistributedGPRegressor(**{name: value}).fit(X, Y)
+
+
+def test_only_sums_gradients_and_hyperparameters_leave():
+    """Pooled training and prediction, with inducing inputs agreed on beforehand."""
+    Z = X[:12]
+    options = {"expert": "sparse", "n_experts": 4, "n_inducing": Z, "n_iter": 5}
+    allowed = ["sums", "gradients", "parameters", "counts", "moments"]
+    engine = engines.DevicesEngine(["cpu", "cpu"], may_leave=allowed)
+    held = DistributedGPRegressor(engine=engine, **options).fit(X, Y)
+    free = DistributedGPRegressor(**options).fit(X, Y)
+    np.testing.assert_allclose(held.predict(NEW), free.predict(NEW), atol=1e-8)
+    assert held.model_.inputs is None and free.model_.inputs is not None
+    assert set(engine.traffic.received) <= {*allowed, "settings"}
+    with pytest.raises(engines.MayNotLeaveError, match="predictions"):
+        held.predict(NEW, aggregation="rbcm")
+
+
+def test_noise_of_observations_is_multiplied_by_the_factor_that_was_learnt():
+    noise = np.linspace(0.01, 0.1, len(X))
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, n_iter=5).fit(
+        X, Y, noise_variance=noise
+    )
+    factor, given = gp.noise_, np.linspace(0.5, 2.0, len(NEW))
+    assert abs(factor - 1.0) > 0.01
+    latent = gp.predict(NEW, return_std=True, latent=True)[1]
+    std = gp.predict(NEW, return_std=True, noise_variance=given)[1]
+    np.testing.assert_allclose(std**2, latent**2 + factor * given)
+    typical = gp.predict(NEW, return_std=True)[1]
+    np.testing.assert_allclose(typical**2, latent**2 + factor * noise.mean())

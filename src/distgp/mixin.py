@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
 
 
-class ModelMixin(BaseEstimator):
+class ModelMixin(BaseEstimator, ABC):
     """An estimator with a fitted `Model` in `model_`, that can be saved, described and closed."""
 
     model_: Model[Any]
@@ -128,9 +129,9 @@ class ModelMixin(BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
+    @abstractmethod
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
-        raise NotImplementedError
 
     def _of_each(self, get: Callable[[Any], Any]) -> Any:
         """A value of each target's model: one, or a list where there are several targets."""

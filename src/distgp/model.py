@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,19 @@ from distgp.likelihoods.transforms import Transform
 from distgp.training import TrainingResult
 
 Value = TypeVar("Value")
+
+
+class Points(NamedTuple):
+    """Points to predict: in the units of the data and standardised, and what is asked of them.
+
+    With `latent` the uncertainty is that of f; else that of an observation, whose noise variance, in
+    the target's units, may be given for each point.
+    """
+
+    X: np.ndarray
+    inputs: Tensor
+    latent: bool = False
+    noise: np.ndarray | None = None
 
 
 class OneTarget(Protocol):
@@ -114,7 +127,6 @@ class TargetModel:
     calibration : Calibration, optional
         How far errors on rows held out reach.
 
-    Methods take points twice: X in the units of the data, and `inputs`, the same standardised.
     Predictions of g(y), where there is a transform, are called Gaussian here: only they are.
     """
 
@@ -132,42 +144,24 @@ class TargetModel:
         """θ of all experts, with batch dimensions where they differ."""
         return self.ensemble.parameters
 
-    def mean(self, X: np.ndarray, inputs: Tensor, combined: Combined | None = None) -> np.ndarray:
+    def mean(self, at: Points) -> np.ndarray:
         """The mean of y at N points, (N,), without variance work where it can be avoided."""
         if self.transform is not None:
-            return self.predict(X, inputs, latent=False, combined=combined)[0]
-        return self.scaling.mean((combined or self.combined).mean(self.ensemble, inputs), X)
+            return self.predict(at._replace(latent=False))[0]
+        return self.scaling.mean(self.combined.mean(self.ensemble, at.inputs), at.X)
 
-    def predict(
-        self,
-        X: np.ndarray,
-        inputs: Tensor,
-        latent: bool,
-        combined: Combined | None = None,
-        noise: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of an observation y or of the latent f, (N,) each.
+    def predict(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of an observation y or of the latent f, (N,) each."""
+        found = self.gaussian(at)
+        return self.of_target(*(found if at.latent else self.likelihood.of_observation(*found)))
 
-        `combined` is another combination of the same experts than the model's own, and `noise` the
-        noise variances of these observations, in the target's units.
-        """
-        found = self.gaussian(X, inputs, latent, combined, noise)
-        return self.of_target(*(found if latent else self.likelihood.of_observation(*found)))
-
-    def gaussian(
-        self,
-        X: np.ndarray,
-        inputs: Tensor,
-        latent: bool,
-        combined: Combined | None = None,
-        noise: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def gaussian(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of g(y), as `predict` has them of y."""
-        chosen = combined or self.combined
-        out = chosen.in_own_space(self.ensemble, inputs)
-        mean = self.scaling.mean(out.mean, X)
+        combined = self.combined
+        out = combined.in_own_space(self.ensemble, at.inputs)
+        mean = self.scaling.mean(out.mean, at.X)
         return mean, self.likelihood.predicted_variance(
-            out.variance, chosen.space, self.scaling, latent, noise
+            out.variance, combined.space, self.scaling, at.latent, at.noise
         )
 
     def of_target(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -193,30 +187,21 @@ class TargetModel:
         found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(steps, -1)
         return found if self.transform is None else self.transform.inverse(found)
 
-    def covariance(
-        self,
-        X: np.ndarray,
-        inputs: Tensor,
-        latent: bool,
-        combined: Combined | None = None,
-        noise: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def covariance(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
         """Mean at N points, and covariance between them, (N, N)."""
         if self.transform is not None:
             raise ValueError(
                 "return_cov is of Gaussian predictions, and with target_transform they are not: draw "
                 "from them with sample_y"
             )
-        return self._joint(X, inputs, latent, combined or self.combined, noise)
+        return self._joint(at)
 
-    def sample(
-        self, X: np.ndarray, inputs: Tensor, size: int, seed: int, latent: bool
-    ) -> np.ndarray:
+    def sample(self, at: Points, size: int, seed: int) -> np.ndarray:
         """Joint draws of y, or of f, (N, size)."""
-        mean, covariance = self._joint(X, inputs, latent, self.combined, None)
+        mean, covariance = self._joint(at)
         wide = torch.as_tensor(covariance)
         L = linalg.cholesky(wide, "the covariance between test points", singular=True)
-        normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(X), size)))
+        normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(mean), size)))
         drawn = mean[:, None] + (L @ normal).numpy()
         return drawn if self.transform is None else self.transform.inverse(drawn)
 
@@ -230,18 +215,10 @@ class TargetModel:
         """The same model with its experts in this process."""
         return replace(self, ensemble=self.ensemble.gathered(), combined=self.combined.gathered())
 
-    def _joint(
-        self,
-        X: np.ndarray,
-        inputs: Tensor,
-        latent: bool,
-        combined: Combined,
-        noise: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _joint(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
         """Mean of g(y), and covariance, in the target's units."""
-        covariance = self.scaling.variance(combined.covariance(self.ensemble, inputs))
-        if not latent:
-            places = np.arange(len(X))
-            added = self.likelihood.noise_variance(len(X), self.scaling, noise)
-            covariance[places, places] += added
-        return self.scaling.mean(combined.mean(self.ensemble, inputs), X), covariance
+        covariance = self.scaling.variance(self.combined.covariance(self.ensemble, at.inputs))
+        if not at.latent:
+            added = self.likelihood.noise_variance(len(at.X), self.scaling, at.noise)
+            covariance[np.diag_indices(len(at.X))] += added
+        return self.scaling.mean(self.combined.mean(self.ensemble, at.inputs), at.X), covariance

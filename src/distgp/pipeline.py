@@ -16,9 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
-from distgp.aggregation import Aggregator, Combined, Ensemble, default_aggregator
+from distgp.aggregation import Aggregator, Ensemble, default_aggregator
 from distgp.data import parquet, sample
 from distgp.data.partition import split, with_communication
 from distgp.data.rows import Rows, Schema
@@ -32,7 +31,7 @@ from distgp.experts import Parameters, Posterior
 from distgp.likelihoods import Gaussian
 from distgp.likelihoods.gaussian import standardised_noise
 from distgp.likelihoods.transforms import Transform, transform_of
-from distgp.model import Model, TargetModel
+from distgp.model import Model, Points, TargetModel
 from distgp.plan import Plan
 from distgp.training import Learning
 
@@ -323,26 +322,34 @@ def _new_expert(plan: Plan, target: TargetModel, shard: Shard) -> Posterior:
     return expert.condition(own.unsqueezed(), stack([shard]))
 
 
-def standardised_points(model: Model[TargetModel], X: np.ndarray, warn: bool = True) -> Tensor:
-    """Points in the units of the experts; warns where many are unlike the training rows."""
+def points(
+    model: Model[TargetModel],
+    X: np.ndarray,
+    latent: bool = False,
+    noise: np.ndarray | None = None,
+    *,
+    warn: bool = True,
+) -> Points:
+    """Standardise points to predict; warns where many are unlike the training rows."""
     target = model.targets[0]
     inputs = target.scaling.inputs(X, target.parameters.noise)
     if warn and model.inputs is not None:
         warn_of_novelty(model.inputs, inputs)
-    return inputs
+    return Points(X, inputs, latent, noise)
 
 
-def combinations(
+def combined_by(
     model: Model[TargetModel], aggregation: Aggregator | Literal["auto"]
-) -> list[Combined]:
-    """Combine the experts of each target by another aggregator, or by that which suits them best."""
-    made = []
+) -> Model[TargetModel]:
+    """The model with its experts combined by another aggregator, or by that which suits them best."""
+    targets = []
     for target in model.targets:
-        ensemble = target.ensemble
-        method = default_aggregator(ensemble) if aggregation == "auto" else aggregation
+        auto = aggregation == "auto"
+        method = default_aggregator(target.ensemble) if auto else aggregation
         same = method == target.aggregation
-        made.append(target.combined if same else method.combine(ensemble))
-    return made
+        combined = target.combined if same else method.combine(target.ensemble)
+        targets.append(replace(target, combined=combined))
+    return replace(model, targets=tuple(targets))
 
 
 def predict(
@@ -351,40 +358,20 @@ def predict(
     what: Literal["mean", "variance", "covariance"] = "variance",
     *,
     latent: bool = False,
-    combined: Sequence[Combined] | None = None,
     noise: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """Predict at the rows of X, in the targets' units.
 
-    Parameters
-    ----------
-    model : Model
-        A fitted model.
-    X : ndarray of shape (N, d)
-        Points in the units of the data.
-    what : {"mean", "variance", "covariance"}
-        The mean alone, without variance work; or with it the variance, or the covariance.
-    latent : bool, default=False
-        Whether the uncertainty is that of f; by default that of an observation.
-    combined : sequence of Combined, optional
-        Other combinations of the same experts, one for each target.
-    noise : ndarray of shape (N,), optional
-        The noise variances of the observations, in the targets' units.
-
-    Returns
-    -------
-    list of ndarray
-        The mean, and what was asked for beside it; several targets in the last dimension.
+    The mean is alone, without variance work, or has the variance or the covariance beside it: of f
+    where `latent`, else of an observation, whose noise variances may be given. Several targets are in
+    the last dimension.
     """
-    inputs, parts = standardised_points(model, X), []
-    for target, other in with_combinations(model, combined):
-        if what == "mean":
-            parts.append((target.mean(X, inputs, other),))
-        elif what == "variance":
-            parts.append(target.predict(X, inputs, latent, other, noise))
-        else:
-            parts.append(target.covariance(X, inputs, latent, other, noise))
-    return model.columns(parts)
+    at = points(model, X, latent, noise)
+    if what == "mean":
+        return model.columns([(target.mean(at),) for target in model.targets])
+    if what == "covariance":
+        return model.columns([target.covariance(at) for target in model.targets])
+    return model.columns([target.predict(at) for target in model.targets])
 
 
 def predict_gaussian(
@@ -392,32 +379,19 @@ def predict_gaussian(
     X: np.ndarray,
     *,
     latent: bool = False,
-    combined: Sequence[Combined] | None = None,
     noise: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """Predict mean and variance of that which is Gaussian: the target, or its transform."""
-    inputs = standardised_points(model, X)
-    return model.columns(
-        [
-            target.gaussian(X, inputs, latent, other, noise)
-            for target, other in with_combinations(model, combined)
-        ]
-    )
-
-
-def with_combinations(
-    model: Model[TargetModel], combined: Sequence[Combined] | None
-) -> list[tuple[TargetModel, Combined | None]]:
-    """Each target's model with the combination to use, None for its own."""
-    return list(zip(model.targets, combined or [None] * len(model.targets), strict=True))
+    at = points(model, X, latent, noise)
+    return model.columns([target.gaussian(at) for target in model.targets])
 
 
 def calibrated(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetModel]:
     """Score the model's predictions of rows that it never saw."""
     groups = rows.groups if plan.calibrate == "mondrian" else None
-    targets, inputs = [], standardised_points(model, rows.X)
+    targets, at = [], points(model, rows.X, noise=rows.noise)
     for target, y in zip(model.targets, rows.targets.T, strict=True):
-        mean, variance = target.gaussian(rows.X, inputs, latent=False, noise=rows.noise)
+        mean, variance = target.gaussian(at)
         scores = Calibration.of(target.log_slope(y)[0], mean, np.sqrt(variance), groups)
         targets.append(replace(target, calibration=scores))
     return replace(model, targets=tuple(targets))
@@ -430,30 +404,23 @@ def quantiles(
     groups: ArrayLike | None,
     *,
     latent: bool = False,
-    combined: Sequence[Combined] | None = None,
     noise: np.ndarray | None = None,
 ) -> np.ndarray:
     """Quantiles at these probabilities, (N, levels) or (N, targets, levels), calibrated if the model is."""
-    inputs = standardised_points(model, X)
+    at = points(model, X, latent, noise)
     parts = [
-        target.quantiles(*target.gaussian(X, inputs, latent, other, noise), levels, groups, latent)
-        for target, other in with_combinations(model, combined)
+        target.quantiles(*target.gaussian(at), levels, groups, latent) for target in model.targets
     ]
     return parts[0] if model.one_target else np.stack(parts, 1)
 
 
 def with_interval(
-    model: Model[TargetModel],
-    X: np.ndarray,
-    levels: Sequence[float],
-    *,
-    latent: bool = False,
-    combined: Sequence[Combined] | None = None,
+    model: Model[TargetModel], X: np.ndarray, levels: Sequence[float], *, latent: bool = False
 ) -> list[np.ndarray]:
     """Mean, variance and two quantiles, for the price of one prediction."""
-    inputs, parts = standardised_points(model, X), []
-    for target, other in with_combinations(model, combined):
-        z, variance = target.gaussian(X, inputs, latent, other)
+    at, parts = points(model, X, latent), []
+    for target in model.targets:
+        z, variance = target.gaussian(at)
         lower, upper = target.quantiles(z, variance, levels, None, latent).T
         parts.append((*target.of_target(z, variance), lower, upper))
     return model.columns(parts)
@@ -463,10 +430,10 @@ def draw(
     model: Model[TargetModel], X: np.ndarray, size: int, seed: int, latent: bool
 ) -> np.ndarray:
     """Joint draws of the observations, or of f, (N, size) or (N, targets, size)."""
-    inputs = standardised_points(model, X)
+    at = points(model, X, latent)
     seeds = np.random.SeedSequence(seed).generate_state(len(model.targets))
     pairs = zip(model.targets, seeds, strict=True)
-    draws = [target.sample(X, inputs, size, int(one), latent) for target, one in pairs]
+    draws = [target.sample(at, size, int(one)) for target, one in pairs]
     return draws[0] if model.one_target else np.stack(draws, axis=1)
 
 

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
 from distgp._util.parameters import a_count, a_probability, a_seed, is_auto
-from distgp.aggregation import Aggregator, Combined
+from distgp.aggregation import Aggregator
 from distgp.data import frames
 from distgp.data.column import check_choices
 from distgp.data.encoding import Columns
@@ -511,10 +511,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         what = "covariance" if return_cov else "mean" if plain else "variance"
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
-        combined = self._combined(aggregation)
-        mean, *more = pipeline.predict(
-            self.model_, points, what, latent=latent, combined=combined, noise=noise
-        )
+        model = self._model(aggregation)
+        mean, *more = pipeline.predict(model, points, what, latent=latent, noise=noise)
         if return_cov:
             covariance = _blanked(more[0].swapaxes(0, 1), keep).swapaxes(0, 1)
             return _blanked(mean, keep), _blanked(covariance, keep)
@@ -597,10 +595,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         of_points = column_of(X, groups, "groups")
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
-        combined = self._combined(aggregation)
-        out = pipeline.quantiles(
-            self.model_, points, levels, of_points, latent=latent, combined=combined, noise=noise
-        )
+        model = self._model(aggregation)
+        out = pipeline.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
         out = _blanked(out, keep)
         return out if np.ndim(q) else out[..., 0]
 
@@ -625,11 +621,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         points, keep = self._points(X)
         mean, variance, lower, upper = pipeline.with_interval(
-            self.model_,
-            points,
-            _central(coverage),
-            latent=latent,
-            combined=self._combined(aggregation),
+            self._model(aggregation), points, _central(coverage), latent=latent
         )
         values = (mean, np.sqrt(variance), lower, upper)
         mean, std, lower, upper = (_blanked(value, keep) for value in values)
@@ -652,9 +644,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         float
         """
         points, keep = self._points(X)
-        options["combined"] = self._combined(options.pop("aggregation", None))
+        model = self._model(options.pop("aggregation", None))
         noise = numbers_of_rows("noise_variance", options.pop("noise_variance", None), len(points))
-        mean, variance = pipeline.predict_gaussian(self.model_, points, noise=noise, **options)
+        mean, variance = pipeline.predict_gaussian(model, points, noise=noise, **options)
         targets = observed_targets(y, mean.shape)
         fine = slice(None) if keep is None else keep
         return pipeline.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
@@ -732,7 +724,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
                 "this model does not know what its training rows looked like, since an earlier version of "
                 "distgp fitted it: fit it again"
             )
-        inputs = pipeline.standardised_points(model, points, warn=False)
+        inputs = pipeline.points(model, points, warn=False).inputs
         return _blanked(novelty(model.inputs, model.targets[0].ensemble, inputs), keep)
 
     def to_torch(self, latent: bool = False) -> torch.nn.Module:
@@ -862,7 +854,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         vars(self).pop("cv_results_", None)
         if fitted.cv_results is not None:
             self.cv_results_ = fitted.cv_results
-        self._combinations: dict[str, list[Combined]] = {}
+        self._combinations: dict[str, Model[TargetModel]] = {}
         fitted.engine.users.add(self)
         targets = fitted.model.targets
         findings.warn_about_fit(targets, plan.bounds, targets[0].ensemble.row_count())
@@ -892,19 +884,19 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         keep = None if found.all() else found
         return values if keep is None else np.where(keep[:, None], values, values[keep][:1]), keep
 
-    def _combined(self, aggregation: str | Aggregator | None) -> list[Combined] | None:
-        """The experts of each target combined by another aggregator; None for the model's own.
+    def _model(self, aggregation: str | Aggregator | None) -> Model[TargetModel]:
+        """The model, its experts combined by another aggregator where one is asked for.
 
         Combinations asked for by name are kept for the next time.
         """
         if aggregation is None:
-            return None
+            return self.model_
         method: Any = RESOLVERS["aggregation"]("aggregation", aggregation)
         if not isinstance(aggregation, str):
-            return pipeline.combinations(self.model_, method)
-        known: dict[str, list[Combined]] = vars(self).setdefault("_combinations", {})
+            return pipeline.combined_by(self.model_, method)
+        known: dict[str, Model[TargetModel]] = vars(self).setdefault("_combinations", {})
         if aggregation not in known:
-            known[aggregation] = pipeline.combinations(self.model_, method)
+            known[aggregation] = pipeline.combined_by(self.model_, method)
         return known[aggregation]
 
     def _plain_parameters(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.model_selection import KFold
@@ -62,22 +63,11 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
+class Fitted(NamedTuple):
     """A fitted model, where its experts live, and the choices that led to it.
 
-    Parameters
-    ----------
-    model : Model
-        The model.
-    engine : Engine
-        Where its experts live.
-    choice : Choice or None
-        The table of trials; None where nothing was measured.
-    settled : dict of str to object
-        The parameters that the choice set, by name.
-    cv_results : dict, optional
-        With n_experts="cv", the NLPD of each candidate.
+    `choice` is the table of trials, None where nothing was measured; `settled` are the parameters that
+    the choice set, by name; `cv_results` the NLPD of each candidate of n_experts="cv".
     """
 
     model: Model[TargetModel]
@@ -122,107 +112,87 @@ def _finished(plan: Plan, placed: Placed) -> Model[TargetModel]:
 def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, object]]:
     """Measure candidates on rows held out, and settle what the plan leaves open.
 
-    Parameters
-    ----------
-    plan : Plan
-        What is None in it is to be chosen.
-    rows : Rows
-        All rows that may be looked at, their targets transformed.
-
-    Returns
-    -------
-    plan : Plan
-        Nothing is left open in it; training starts where the trial of the best candidate ended.
-    choice : Choice or None
-        The table of trials; None where nothing was measured.
-    settled : dict of str to object
-        The parameters that were set, by name.
+    Returns the plan, whose training starts where the trial of the best candidate ended; the table of
+    trials, None where nothing was measured; and the parameters that were set, by name.
     """
     if not plan.measures:
         return plan, None, {}
-    bench = _Bench(plan, rows, divisions(rows, plan.validation, TRIAL_TEST, plan.seed))
-    best, choice = bench.choose()
+    (best, _, learnt), choice = _choose(plan, rows)
     if plan.verbose:
         print(choice, file=sys.stderr)
     if choice.better_baselines:
         warn_user(better_baselines_text(choice), ChoiceWarning)
-    settled = dict(best.settings)
-    plan = plan.settled(settled)
+    plan = plan.settled(best.settings)
     # The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
     draws = plan.algorithm is not None and plan.algorithm.draws_rows
-    found = () if draws else bench.learnt[best.name]
-    return replace(plan, found=found, from_trial=True), choice, settled
+    found = () if draws else learnt
+    return replace(plan, found=found, from_trial=True), choice, dict(best.settings)
 
 
-class _Bench:
-    """Candidates are tried here, on the same divisions of the rows."""
+class _Tried(NamedTuple):
+    """A candidate, its figures, and θ of each target that its trial learnt."""
 
-    def __init__(self, plan: Plan, rows: Rows, parts: Divisions) -> None:
-        self.plan, self.rows, self.divisions = plan, rows, parts
-        self.tested = np.concatenate([test for _, test in parts])
-        self.learnt: dict[str, tuple[Parameters, ...]] = {}
-        """θ of each target that a candidate learnt in its trial, by the candidate's name."""
+    candidate: Candidate
+    trial: Trial
+    learnt: tuple[Parameters, ...]
 
-    def choose(self) -> tuple[Candidate, Choice]:
-        """Measure the ways to fit, and then the kernels for the best of them."""
-        plan, tried, found = self.plan, [], []
-        show = Progress("choosing", show=plan.verbose)
-        with show as progress, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if plan.measures_ways:
-                tried = ways_to_fit(len(self.rows))
-                found = self.measured(tried, progress)
-            if plan.kernel is None:
-                # The best way to fit has been measured with the first of the kernels.
-                more = (
-                    _best(tried, found).with_kernels()[1:]
-                    if tried
-                    else as_given(plan).with_kernels()
-                )
-                found, tried = [*found, *self.measured(more, progress)], [*tried, *more]
-            others = baselines(self.rows, self.divisions, plan.seed)
-        held_out = len(np.unique(self.tested))
-        used = len(self.divisions[0][0])
-        return _best(tried, found), Choice.of(plan.validation, used, found, others, held_out)
 
-    def measured(self, candidates: Sequence[Candidate], progress: Progress) -> list[Trial]:
-        """Try candidates, one after the other."""
-        trials = []
-        for candidate in candidates:
-            trials.append(
-                measure(
-                    candidate.name,
-                    lambda one=candidate: self.predictions(one),
-                    self.rows.y[self.tested],
-                )
-            )
-            progress.advance(text=candidate.name)
-        return trials
+def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
+    """Measure the ways to fit, and then the kernels for the best of them."""
+    parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
+    with Progress("choosing", show=plan.verbose) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
 
-    def predictions(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
-        """Fit a candidate to the rows to learn from, and predict those held out."""
-        parts, settings = [], {**candidate.settings, **candidate.trial}
-        asked = self.plan.given["n_iter"]
-        if asked is not None and "n_iter" in settings:
-            settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
-        for train, test in self.divisions:
-            some = self.rows.take(train[: candidate.rows])
-            plan = self.plan.trial(settings, len(some))
-            model = fit(plan, place(plan, some))
-            noise = None if self.rows.noise is None else self.rows.noise[test]
-            parts.append(predict_gaussian(model, self.rows.X[test], noise=noise))
-            self.learnt[candidate.name] = tuple(target.parameters for target in model.targets)
-        mean, variance = (np.concatenate(kind) for kind in zip(*parts, strict=True))
+        def tried(candidates: Sequence[Candidate]) -> list[_Tried]:
+            found = []
+            for candidate in candidates:
+                found.append(_tried(plan, rows, parts, candidate))
+                progress.advance(text=candidate.name)
+            return found
+
+        found = tried(ways_to_fit(len(rows))) if plan.measures_ways else []
+        if plan.kernel is None:
+            # The best way to fit has been measured with the first of the kernels.
+            first = _best(found).candidate.with_kernels()[1:] if found else None
+            found += tried(first or as_given(plan).with_kernels())
+        others = baselines(rows, parts, plan.seed)
+    held_out = len(np.unique(np.concatenate([test for _, test in parts])))
+    trials = [one.trial for one in found]
+    choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out)
+    return _best(found), choice
+
+
+def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
+    """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
+    settings, learnt = {**candidate.settings, **candidate.trial}, ()
+    asked = plan.given["n_iter"]
+    if asked is not None and "n_iter" in settings:
+        settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
+
+    def predictions() -> tuple[np.ndarray, np.ndarray]:
+        nonlocal learnt
+        found = []
+        for train, test in parts:
+            some = rows.take(train[: candidate.rows])
+            quick = plan.trial(settings, len(some))
+            model = fit(quick, place(quick, some))
+            noise = None if rows.noise is None else rows.noise[test]
+            found.append(predict_gaussian(model, rows.X[test], noise=noise))
+            learnt = tuple(target.parameters for target in model.targets)
+        mean, variance = (np.concatenate(kind) for kind in zip(*found, strict=True))
         return mean, np.sqrt(variance)
 
+    tested = rows.y[np.concatenate([test for _, test in parts])]
+    return _Tried(candidate, measure(candidate.name, predictions, tested), learnt)
 
-def _best(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> Candidate:
+
+def _best(found: Sequence[_Tried]) -> _Tried:
     """The candidate with the lowest NLPD in its trial; an error where none could be fitted."""
-    fine = [i for i, trial in enumerate(trials) if not trial.error]
+    fine = [one for one in found if not one.trial.error]
     if not fine:
-        reasons = dict.fromkeys(trial.error for trial in trials)
+        reasons = dict.fromkeys(one.trial.error for one in found)
         raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
-    return candidates[min(fine, key=lambda i: trials[i].nlpd)]
+    return min(fine, key=lambda one: one.trial.nlpd)
 
 
 def _cross_validated(

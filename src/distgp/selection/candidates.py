@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from distgp._util.parameters import is_auto
 from distgp.plan import FIRST_KERNEL, Plan
@@ -33,31 +34,21 @@ KERNELS_TRIED = (FIRST_KERNEL, "rbf", "matern52 + linear", "rbf + linear", "line
 """The kernels that kernel="auto" stands for."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A way to fit.
+class Candidate(NamedTuple):
+    """A way to fit: the name that the user reads, and the parameters that it sets, by name.
 
-    Parameters
-    ----------
-    name : str
-        What the user reads.
-    settings : mapping of str to object
-        The estimator's parameters, by name.
-    trial : mapping of str to object
-        Parameters that make its trial cheaper.
-    rows : int, optional
-        The number of rows that its trial learns from, at most; all by default.
+    `trial` are parameters that make its trial cheaper, which learns from `rows` rows at most.
     """
 
     name: str
     settings: Mapping[str, object]
-    trial: Mapping[str, object] = field(default_factory=dict)
+    trial: Mapping[str, object] = MappingProxyType({})
     rows: int | None = None
 
     def with_kernels(self) -> list[Candidate]:
         """The same way to fit, with every kernel that is tried."""
         return [
-            replace(self, name=f"{self.name}, {name}", settings={**self.settings, "kernel": name})
+            self._replace(name=f"{self.name}, {name}", settings={**self.settings, "kernel": name})
             for name in KERNELS_TRIED
         ]
 

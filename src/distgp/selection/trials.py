@@ -28,28 +28,11 @@ def hold_out(
     share: float | None = None,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divide n rows into those to learn from, and those to hold out.
+    """Divide n rows into those to learn from, and those to hold out, and return the places of both.
 
-    Parameters
-    ----------
-    n : int
-        The number of rows.
-    validation : {"random", "last", "groups"}
-        "random": rows drawn at random. "last": the last rows, in the order of `time` where it is
-        given. "groups": whole groups, drawn at random until they make up the share.
-    time : array-like of shape (n,), optional
-        When each row was observed, for "last": numbers or dates.
-    groups : array-like of shape (n,), optional
-        The group of each row, for "groups".
-    share : float, optional
-        The share of rows to hold out; by default a fifth, of the last rows a third.
-    seed : int, default=0
-        The seed of what is random.
-
-    Returns
-    -------
-    train, test : ndarray of int
-        Places of rows, each at least one, in ascending order but for "last" with times.
+    "random" draws rows at random, "last" takes the last in the order of `time` (numbers or dates), or of
+    the rows where it is not given, and "groups" draws whole groups until they make up the share: a
+    fifth by default, of the last rows a third. Each part has one row at least.
     """
     if validation not in VALIDATIONS:
         named = ", ".join(map(repr, VALIDATIONS))

@@ -31,7 +31,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import distgp
-from distgp import auto, choice
+from distgp.selection.candidates import ways_to_fit
+from distgp.selection.trials import with_spread
 from experiments.datasets import TASKS
 
 RESULTS = Path(__file__).parent / "results" / "defaults.csv"
@@ -77,7 +78,7 @@ def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
     row: Row = {"model": "distgp, default", "chosen": gp.choice_.best.name, "warnings": found}
     row["choice_s"] = sum(trial.seconds for trial in gp.choice_.trials)
     yield row | figures(y_test, mean, std) | seconds
-    for candidate in auto.candidates(len(X)):
+    for candidate in ways_to_fit(len(X)):
         begin = time.perf_counter()
         if candidate.name != gp.choice_.best.name:
             with warnings.catch_warnings():
@@ -95,7 +96,7 @@ def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
     }
     for name, make in peers.items():
         begin = time.perf_counter()
-        mean, std = choice.with_spread(make(), X, y, X_test)
+        mean, std = with_spread(make(), X, y, X_test)
         taken = {"seconds": time.perf_counter() - begin}
         yield {"model": name} | figures(y_test, mean, np.asarray(std)) | taken
     mean, std = np.full(len(y_test), y.mean()), np.full(len(y_test), y.std())

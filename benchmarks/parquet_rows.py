@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from _measure import processor, read_csv, table_in_page, write_csv
 
 import distgp
-from distgp import fit
 from distgp.aggregation import Ensemble
 from distgp.data import parquet
+from distgp.training import Learning
 
 RESULTS = Path(__file__).parent / "results" / "parquet.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
@@ -68,7 +68,7 @@ def measured(rows: int, engine: str) -> dict[str, object]:
     parquet.read = noted(times, "read", parquet.read)
     parquet.scaling_of = noted(times, "standardise", parquet.scaling_of)
     parquet.standardise = noted(times, "standardise", parquet.standardise)
-    fit.learn = noted(times, "train", fit.learn)
+    Learning.on = noted(times, "train", Learning.on)
     Ensemble.condition = staticmethod(noted(times, "condition", Ensemble.condition))
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), rows)

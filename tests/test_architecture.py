@@ -66,6 +66,19 @@ def test_what_is_outside_the_wheel_uses_public_names_only(folder):
                 assert (node.module or "").split(".")[1] in NAMESPACES, place
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "experiments", "examples"])
+def test_names_that_are_imported_outside_the_wheel_exist(folder):
+    paths = sorted((SOURCE.parents[1] / folder).glob("*.py"))
+    assert paths
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distgp"):
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    if not hasattr(module, alias.name):  # a module of the package, by its present name
+                        importlib.import_module(f"{node.module}.{alias.name}")
+
+
 ABOVE = (
     "__init__", "mixin", "regressor", "sparsegrid/regressor", "cli/", "plotting/", "serve/",
     "diagnostics/compare",

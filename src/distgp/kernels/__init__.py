@@ -2,10 +2,8 @@
 
 from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
 from distgp.kernels.coordinates import coordinates
-from distgp.kernels.expression import Built, Expression
-from distgp.kernels.layout import InputLayout, in_data_units, resolved
+from distgp.kernels.names import KERNELS, InputLayout, in_data_units, register, resolved
 from distgp.kernels.nondecaying import Constant, Linear, Periodic
-from distgp.kernels.registry import KERNELS, register
 from distgp.kernels.stationary import (
     RBF,
     Matern12,
@@ -14,7 +12,7 @@ from distgp.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
-from distgp.kernels.text import parse
+from distgp.kernels.text import Built, Expression, parse
 
 __all__ = [
     "KERNELS",

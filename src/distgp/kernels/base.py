@@ -275,11 +275,16 @@ def select(X: Tensor, active: Columns, *parameters: Tensor) -> Tensor:
         X = X[..., places(active, X.shape[-1])]
     for parameter in parameters:
         if parameter.shape[-1] not in (1, X.shape[-1]):
-            raise ParameterError(
-                f"the kernel holds {parameter.shape[-1]} values, one a column, but looks at "
-                f"{X.shape[-1]} columns: give one value for all, one for each, or set active_dims"
-            )
+            raise wrong_width(parameter.shape[-1], X.shape[-1])
     return X
+
+
+def wrong_width(held: int, count: int) -> ParameterError:
+    """Say that a parameter has neither one value nor one for each column."""
+    return ParameterError(
+        f"the kernel holds {held} values, one a column, but looks at {count} columns: give one value "
+        "for all, one for each, or set active_dims"
+    )
 
 
 def _fields(kernel: Kernel) -> tuple[dataclasses.Field[Any], ...]:

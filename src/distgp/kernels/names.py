@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distgp.kernels import base, stationary
+from distgp.kernels import base, kinds
 from distgp.kernels.base import Kernel, KernelType, ParameterError, replaced, select, with_children
-from distgp.kernels.nondecaying import Constant, Linear, Periodic
+from distgp.kernels.kinds import Constant, Linear, Periodic
 from distgp.kernels.stationary import Stationary
 
 PLAIN_NAME = r"[^\W\d][\w.-]*"  # of kernels, and of columns that need no quotes
 MOST_NAMES = 12  # that an error message lists
 LONGEST_QUOTE = 60  # characters of a text that an error message repeats
 KERNELS: dict[str, type[Stationary]] = {
-    "rbf": stationary.RBF,
-    "matern12": stationary.Matern12,
-    "matern32": stationary.Matern32,
-    "matern52": stationary.Matern52,
-    "rational-quadratic": stationary.RationalQuadratic,
+    "rbf": kinds.RBF,
+    "matern12": kinds.Matern12,
+    "matern32": kinds.Matern32,
+    "matern52": kinds.Matern52,
+    "rational-quadratic": kinds.RationalQuadratic,
 }
 """The kernels that estimators know by name: those with one lengthscale per column."""
 OTHERS: dict[str, type[Kernel]] = {
@@ -270,8 +270,8 @@ class Named(NamedTuple):
 
     def _stationary(self, layout: InputLayout) -> Kernel:
         given = self.lengthscale
-        timed = given is not None and given.unit is not None
-        active = self._measured(given, layout) if timed else self._features(layout)
+        timed = given if given is not None and given.unit is not None else None
+        active = self._measured(timed, layout) if timed else self._features(layout)
         features = range(layout.d) if active is None else active
         lengths = [math.sqrt(len(features))] * len(features)
         if given is not None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
+from distgp.kernels.kinds import Constant
 from distgp.kernels.names import (
     KERNELS,
     LONGEST_QUOTE,
@@ -29,7 +30,6 @@ from distgp.kernels.names import (
     near,
     quoted,
 )
-from distgp.kernels.nondecaying import Constant
 
 Token: TypeAlias = re.Match[str]
 Tokens: TypeAlias = list[Token]
@@ -175,7 +175,7 @@ def parse(text: str) -> Expression:
     return found
 
 
-def arguments() -> dict[str, tuple[str, ...]]:
+def arguments() -> Mapping[str, tuple[str, ...]]:
     """List every name, and what may be given to it; a number without a name is the first of them."""
     both = ("lengthscale", "columns")
     found = {

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from operator import mul
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ FEWEST_COLUMNS = 8
 """Right-hand sides that a solve is worth a call for."""
 _WIDTH = 8
 """Bytes of a number."""
+_Matrix: TypeAlias = tuple[int, int]
+"""A matrix as LAPACK sees it: the address of its first entry, and the step between columns."""
 _Part: TypeAlias = tuple[int, int]
 """The first column of a piece of a matrix, and the one after its last."""
 _Share: TypeAlias = Callable[[Callable[[_Part], None], list[_Part]], object]
@@ -105,25 +107,17 @@ def serves(*tensors: Tensor, rows: int) -> bool:
     return _routine("cython_lapack", "dpotrf") is not None
 
 
-class _Matrix(NamedTuple):
-    """A matrix as LAPACK sees it: the address of its first entry, and the step between columns."""
-
-    address: int
-    step: int
-    lead: object  # the same step, as routines want it
-
-    def at(self, row: int, column: int) -> _Matrix:
-        """The part of the matrix that begins at an entry."""
-        place = row + column * self.step
-        return _Matrix(self.address + place * _WIDTH, self.step, self.lead)
+def _at(A: _Matrix, row: int, column: int) -> _Matrix:
+    """The part of a matrix that begins at an entry."""
+    return A[0] + (row + column * A[1]) * _WIDTH, A[1]
 
 
 def _matrices(A: Tensor) -> list[_Matrix]:
     """The matrices of a batch (*batch, n, k), each with rows that are contiguous."""
     assert A.stride(-1) == 1 or A.shape[-1] == 1
     step, start, strides = max(A.stride(-2), A.shape[-1]), A.data_ptr(), A.stride()
-    lead, places = _int(step), itertools.product(*map(range, A.shape[:-2]))
-    return [_Matrix(start + sum(map(mul, place, strides)) * _WIDTH, step, lead) for place in places]
+    places = itertools.product(*map(range, A.shape[:-2]))
+    return [(start + sum(map(mul, place, strides)) * _WIDTH, step) for place in places]
 
 
 def _call(library: str, name: str, *arguments: object) -> None:
@@ -135,13 +129,13 @@ def _call(library: str, name: str, *arguments: object) -> None:
 def _factor(n: int, A: _Matrix) -> int:
     """UᵀU = A in the upper triangle; the number of the first pivot that is not positive, or 0."""
     info = ctypes.c_int(0)
-    _call("cython_lapack", "dpotrf", _UPPER, _int(n), A.address, A.lead, ctypes.byref(info))
+    _call("cython_lapack", "dpotrf", _UPPER, _int(n), A[0], _int(A[1]), ctypes.byref(info))
     return info.value
 
 
 def _solve(side: object, turn: object, m: int, n: int, U: _Matrix, B: _Matrix) -> None:
     """U⁻¹B or, turned, U⁻ᵀB from the left; BU⁻¹ or BU⁻ᵀ from the right; B is m × n."""
-    both = (U.address, U.lead, B.address, B.lead)
+    both = (U[0], _int(U[1]), B[0], _int(B[1]))
     _call("cython_blas", "dtrsm", side, _UPPER, turn, _PLAIN, _int(m), _int(n), _ONE, *both)
 
 
@@ -149,15 +143,15 @@ def _multiply(
     sizes: tuple[int, int, int], alpha: object, A: _Matrix, B: _Matrix, beta: object, C: _Matrix
 ) -> None:
     """C = αAᵀB + βC, of sizes m × n with k terms each."""
-    both = (A.address, A.lead, B.address, B.lead)
+    both = (A[0], _int(A[1]), B[0], _int(B[1]))
     start = (_TURN, _PLAIN, *map(_int, sizes), alpha)
-    _call("cython_blas", "dgemm", *start, *both, beta, C.address, C.lead)
+    _call("cython_blas", "dgemm", *start, *both, beta, C[0], _int(C[1]))
 
 
 def _square(n: int, k: int, alpha: object, A: _Matrix, beta: object, C: _Matrix) -> None:
     """The upper triangle of C = αAᵀA + βC, n × n with k terms each."""
     start = (_UPPER, _TURN, _int(n), _int(k), alpha)
-    _call("cython_blas", "dsyrk", *start, A.address, A.lead, beta, C.address, C.lead)
+    _call("cython_blas", "dsyrk", *start, A[0], _int(A[1]), beta, C[0], _int(C[1]))
 
 
 def factorise_(A: Tensor) -> Tensor:
@@ -178,19 +172,19 @@ def _factorise(n: int, A: _Matrix, share: _Share) -> int:
         return _factor(n, A)
     for start, stop in _cut(0, n, BLOCK):
         size = stop - start
-        if info := _factor(size, A.at(start, start)):
+        if info := _factor(size, _at(A, start, start)):
             return info + start
 
         def right_of(part: _Part, s: int = start, size: int = size) -> None:
-            _solve(_LEFT, _TURN, size, part[1] - part[0], A.at(s, s), A.at(s, part[0]))
+            _solve(_LEFT, _TURN, size, part[1] - part[0], _at(A, s, s), _at(A, s, part[0]))
 
         def rest(part: _Part, s: int = start, e: int = stop, size: int = size) -> None:
             first, columns = part[0], part[1] - part[0]
-            mine = A.at(s, first)
+            mine = _at(A, s, first)
             if first > e:
                 sizes = (first - e, columns, size)
-                _multiply(sizes, _MINUS, A.at(s, e), mine, _ONE, A.at(e, first))
-            _square(columns, size, _MINUS, mine, _ONE, A.at(first, first))
+                _multiply(sizes, _MINUS, _at(A, s, e), mine, _ONE, _at(A, e, first))
+            _square(columns, size, _MINUS, mine, _ONE, _at(A, first, first))
 
         parts = _cut(stop, n, BLOCK)
         share(right_of, parts)
@@ -212,7 +206,7 @@ def _invert(n: int, U: _Matrix, share: _Share) -> None:
     place of their own, D.
     """
     if n < DIVIDED:
-        _call("cython_lapack", "dpotri", _UPPER, _int(n), U.address, U.lead, _int(0))
+        _call("cython_lapack", "dpotri", _UPPER, _int(n), U[0], _int(U[1]), _int(0))
         return
     held = torch.zeros(n, BLOCK, dtype=torch.float64)
     (D,), parts = _matrices(held), _cut(0, n, BLOCK)  # D_s in columns s … s + BLOCK
@@ -221,20 +215,20 @@ def _invert(n: int, U: _Matrix, share: _Share) -> None:
 
     def columns(part: _Part) -> None:
         start, stop = part
-        size, rest, own, below = stop - start, n - stop, D.at(0, start), U.at(stop, start)
-        _solve(_LEFT, _TURN, size, size, U.at(start, start), own)
+        size, rest, own, below = stop - start, n - stop, _at(D, 0, start), _at(U, stop, start)
+        _solve(_LEFT, _TURN, size, size, _at(U, start, start), own)
         if rest:  # L_rest X = −L_below D
-            _multiply((rest, size, size), _MINUS, U.at(start, stop), own, _ZERO, below)
-            _solve(_LEFT, _TURN, rest, size, U.at(stop, stop), below)
+            _multiply((rest, size, size), _MINUS, _at(U, start, stop), own, _ZERO, below)
+            _solve(_LEFT, _TURN, rest, size, _at(U, stop, stop), below)
 
     def product(part: _Part) -> None:
         start, stop = part
-        size, rest, own, below = stop - start, n - stop, D.at(0, start), U.at(stop, start)
-        above, diagonal = U.at(0, start), U.at(start, start)
+        size, rest, own, below = stop - start, n - stop, _at(D, 0, start), _at(U, stop, start)
+        above, diagonal = _at(U, 0, start), _at(U, start, start)
         if start:
-            _multiply((start, size, size), _ONE, U.at(start, 0), own, _ZERO, above)
+            _multiply((start, size, size), _ONE, _at(U, start, 0), own, _ZERO, above)
         if start and rest:
-            _multiply((start, size, rest), _ONE, U.at(stop, 0), below, _ONE, above)
+            _multiply((start, size, rest), _ONE, _at(U, stop, 0), below, _ONE, above)
         _square(size, size, _ONE, own, _ZERO, diagonal)
         if rest:
             _square(size, rest, _ONE, below, _ONE, diagonal)
@@ -276,9 +270,9 @@ def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
         def some(part: _Part) -> None:
             first, size = part[0], part[1] - part[0]
             if by_rows:
-                _solve(side, turn, size, n, U, right.at(first, 0))
+                _solve(side, turn, size, n, U, _at(right, first, 0))
             else:
-                _solve(side, turn, n, size, U, right.at(0, first))
+                _solve(side, turn, n, size, U, _at(right, 0, first))
 
         share(some, parts)
 

@@ -54,9 +54,8 @@ def all_kernels() -> dict[str, type[Kernel]]:
 def register(kind: type[KernelType], name: str | None = None) -> type[KernelType]:
     """Make a kernel class of your own known by name; to be called, or to decorate the class.
 
-    `save` then writes models with such kernels, and `distgp.load` reads them in any process that has
-    registered the class by the same name. A class derived from `Stationary` can also be used by its
-    name in texts, such as "wendland(2.5, columns=temp) + linear".
+    Models with such kernels can then be saved, and loaded in any process that has registered the class by
+    the same name. One derived from `Stationary` can be used in texts, "wendland(2.5, columns=temp)".
 
     Parameters
     ----------
@@ -69,14 +68,6 @@ def register(kind: type[KernelType], name: str | None = None) -> type[KernelType
     -------
     type of Kernel
         The class itself.
-
-    Examples
-    --------
-    >>> from distgp.kernels import Matern52, register
-    >>> register(Matern52, name="rbf")
-    Traceback (most recent call last):
-    ...
-    distgp.kernels.base.ParameterError: the name 'rbf' is taken by RBF: give Matern52 another
     """
     if not (isinstance(kind, type) and issubclass(kind, Kernel)) or inspect.isabstract(kind):
         raise TypeError(
@@ -331,9 +322,8 @@ def _written(name: str) -> str:
 def resolved(kernel: Kernel, layout: InputLayout) -> Kernel:
     """Put the places of columns where a kernel's `active_dims` has their names.
 
-    A text column stands for all of its features, and so does a date; in a `Periodic` kernel a date
-    stands for its days alone. A kernel with one parameter per named column keeps that: the features of
-    one column share a lengthscale. A `ParameterError` lists the columns where there is none of a name.
+    A text column or a date stands for all of its features; in a `Periodic` kernel a date stands for its
+    days alone. Where there is one parameter per named column, the features of a column share it.
 
     Examples
     --------
@@ -368,10 +358,8 @@ def in_data_units(kernel: Kernel, layout: InputLayout) -> Kernel:
     """Turn a kernel k in the data's units into one, k̃, on standardised inputs.
 
     k̃((x − mean) / scale, (x′ − mean) / scale) = k(x, x′). Names in `active_dims` are looked up first.
-    Lengthscales and periods are divided by the scale of their column. The variances of a linear kernel,
-    k = Σ_j v_j x_j x′_j with inputs centred at their means, are multiplied by its square. Where one
-    parameter stands for columns of different scales it becomes one per column. Signal variances, α and
-    a periodic kernel's lengthscale have no unit of an input and stay; so does a kernel of another class.
+    Lengthscales and periods are divided by the scale of their column, a linear kernel's variances (of
+    inputs centred at their means) multiplied by its square; what has no unit of an input stays.
 
     Examples
     --------

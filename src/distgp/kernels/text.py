@@ -63,12 +63,11 @@ class Term(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A kernel in standardised units, where training starts, and what training should know about it.
+    """A kernel in standardised units, where training starts, and full paths of its parameters.
 
-    `fixed` are the full paths, such as "kernel.kernels.0.kernel.period", of parameters that training
-    must hold: the periods, since they are known and their likelihood has many local optima; and
-    variances that another factor of the same product has already. `signals` are the full paths of the
-    terms' signal variances; those of linear and constant kernels are not among them.
+    Training must hold those `fixed`: the periods, since they are known and their likelihood has many
+    local optima; and variances that another factor of the same product has already. `signals` are
+    the terms' signal variances; those of linear and constant kernels are not among them.
     """
 
     kernel: Kernel
@@ -82,15 +81,9 @@ class Expression:
 
     Examples
     --------
-    >>> from distgp.kernels import InputLayout, parse
-    >>> text = parse("matern52 + 0.5*periodic(24)")
-    >>> print(text)
-    matern52 + 0.5 * periodic(period=24)
-    >>> built = text.build(InputLayout.of_array(1, scale=[12.0]))
-    >>> built.kernel.kernels[1]
-    Scale(kernel=Periodic(lengthscale=[1.0], period=[2.0]), variance=0.5)
-    >>> built.fixed
-    ('kernel.kernels.1.kernel.period',)
+    >>> built = parse("0.5*periodic(24)").build(InputLayout.of_array(1, scale=[12.0]))
+    >>> built.kernel, built.fixed
+    (Scale(kernel=Periodic(lengthscale=[1.0], period=[2.0]), variance=0.5), ('kernel.kernel.period',))
     """
 
     terms: tuple[Term, ...]
@@ -106,15 +99,10 @@ class Expression:
     def build(self, layout: InputLayout) -> Built:
         """Build the kernel for these columns, in standardised units.
 
-        Every term has one variance to be trained. That is a signal variance σ² in front of it; or the
-        variance of a linear kernel, or those of a sum in brackets, among its factors, since a second
-        one would say the same twice. A constant among other factors is such a variance too, no more.
-
-        A lengthscale starts at the number given, or else, as far apart as points of standardised
-        data are, at the root of the number of features that the kernel looks at. The features of a text
-        column share one, which starts at the geometric mean where their scales differ.
-
-        A `ParameterError` says where a column is not there, cannot be meant, or must be named.
+        Every term has one variance to be trained: a signal variance σ² in front of it; or that of a
+        linear kernel, or those of a sum in brackets, among its factors, since a second would say the
+        same twice. A lengthscale starts at the number given, or else, as far apart as standardised
+        points are, at the root of the number of features. The features of a text column share one.
         """
         marks: dict[int, str] = {}
         kernel = _built_sum(self, layout, marks, 1.0, free=True)
@@ -144,11 +132,6 @@ def parse(text: str) -> Expression:
     -------
     Expression
         Its `build` makes the kernel for given columns.
-
-    Raises
-    ------
-    ParameterError
-        With one line that says what was expected and what came where.
 
     Examples
     --------

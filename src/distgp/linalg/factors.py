@@ -69,8 +69,7 @@ def add_diagonal(A: Tensor, values: Tensor) -> Tensor:
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that tensors of these shapes have together.
 
-    PyTorch's own function loads half a second of code when it is called first; NumPy's does not take
-    the symbols that sizes are while a module is exported.
+    PyTorch's function loads half a second of code; NumPy's does not take sizes of an exported module.
     """
     found = [1] * max(map(len, shapes))
     for shape in shapes:
@@ -87,9 +86,8 @@ def cholesky(
 ) -> Tensor:
     """Lower L with L Lᵀ = A, or = A + jitter·mean(diag A)·I where A alone fails.
 
-    A matrix that is expected to be `singular` to rounding gets its rounding error 10·n·ε added at
-    once: it might be factorised without, but with pivots that no gradient survives. With `overwrite`
-    the factor may be put in the place of A, which the caller then no longer has.
+    One that is expected to be `singular` gets its rounding error 10·n·ε added at once: without it there
+    may be pivots that no gradient survives. With `overwrite` the factor may take the place of A.
     """
     if singular:
         A, overwrite = add_diagonal(A, rounding_of(A.detach())[..., None]), True
@@ -111,10 +109,9 @@ def cholesky(
 
 
 class _Cholesky(torch.autograd.Function):
-    """The factor L of A, with the derivative by two solves with L.
+    """The factor L of A; its derivative is the symmetric part of L⁻ᵀΦ(LᵀG)L⁻¹, by two solves with L.
 
-    With the incoming gradient G and Φ(M) the lower triangle of M, its diagonal halved, it is the
-    symmetric part of L⁻ᵀΦ(LᵀG)L⁻¹. Jitter counts as a constant.
+    G is the incoming gradient, Φ(M) the lower triangle of M, its diagonal halved; jitter is constant.
     """
 
     @staticmethod
@@ -190,11 +187,10 @@ def clear_cholesky(A: Tensor) -> Tensor | None:
 def pivoted_cholesky(
     diagonal: Tensor, column: Callable[[int], Tensor], tolerance: float, largest: int
 ) -> tuple[Tensor, float]:
-    """Pivots of a partial Cholesky factorisation of a matrix known by its diagonal and columns.
+    """Pivots of a partial Cholesky factorisation, each with the largest residual on the diagonal.
 
-    Each pivot has the largest residual diagonal; stops when the residual's mean over the rows not
-    taken is at most `tolerance`, when it is all rounding error, or after `largest` pivots. Returns
-    the pivots and that mean.
+    Stops after `largest`, or when the residual's mean over the other rows, which is returned too, is at
+    most `tolerance`, or when it is all rounding error.
     """
     s = len(diagonal)
     rounding = 10 * s * torch.finfo(diagonal.dtype).eps * float(diagonal.max())
@@ -256,10 +252,7 @@ def cholesky_inverse(L: Tensor) -> Tensor:
 
 
 def half_inverse(L: Tensor) -> Tensor:
-    """A matrix with the same symmetric part as (L Lᵀ)⁻¹, perhaps with zeros above its diagonal.
-
-    It serves as the derivative of log det K in K: Σ_ij G_ij dK_ij counts, in which dK is symmetric.
-    """
+    """A matrix with the symmetric part of (L Lᵀ)⁻¹, which is all that the derivative of log det needs."""
     if _in_blocks(L) or not lapack.serves(L, rows=L.shape[-1]):
         return cholesky_inverse(L)
     half = _lower_inverse(L).mul_(2.0)
@@ -280,10 +273,9 @@ def log_det(L: Tensor) -> Tensor:
 
 
 def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """A⁺ b for a symmetric positive semidefinite A that may be singular; b: (n,) or (n, k).
+    """A⁺ b for a symmetric A ≥ 0 that may be singular, in unknowns scaled by √scale; b: (n,) or (n, k).
 
-    Solved in unknowns scaled by √scale, where A has entries of order 1; directions with
-    eigenvalues below 10³·n·ε are rounding error and get no weight.
+    Directions with eigenvalues below 10³·n·ε are rounding error and get no weight.
     """
     info = torch.finfo(A.dtype)
     root = scale.clamp_min(info.tiny).sqrt()

@@ -1,17 +1,14 @@
 """The factorisations and solves of SciPy's LAPACK and BLAS on tensors of the CPU, in place.
 
 On AMD's processors they are far faster than those that PyTorch has, whose MKL is Intel's; elsewhere
-PyTorch's are as good or better, and are used. SciPy's own wrappers hold Python's lock while they run;
-the same routines are called here by their addresses, which SciPy publishes for other compiled code
-(`scipy.linalg.cython_lapack`), and so without it: threads work on different matrices at the same time.
+PyTorch's are used. SciPy's own wrappers hold Python's lock while they run; the same routines are called
+here without it, by the addresses that SciPy publishes for compiled code (`scipy.linalg.cython_lapack`).
+Each call runs on one thread, and threads of our own share matrices and blocks of large ones: those of a
+second library would stay awake beside PyTorch's after every call, and take their time.
 
 A matrix in rows, as tensors have them, is to LAPACK, which counts by columns, its own transpose. So
 the lower factor L of a symmetric matrix is to LAPACK the upper one, U = Lᵀ, and nothing is copied. The
 comments below speak of U, and of places (row, column) as LAPACK sees them.
-
-Every call of a routine runs on one thread. Large matrices are cut into blocks here, and threads of
-our own share these: those of a second library would stay awake beside PyTorch's after every call, and
-take their time.
 """
 
 from __future__ import annotations
@@ -63,10 +60,7 @@ _ONE, _MINUS, _ZERO = (ctypes.byref(ctypes.c_double(number)) for number in (1.0,
 
 @cache
 def _routine(library: str, name: str) -> Callable[..., None] | None:
-    """A routine of SciPy's `cython_blas` or `cython_lapack`; None where it is not as expected.
-
-    Its signature is part of what SciPy publishes: integers must be C's int.
-    """
+    """A routine of SciPy's `cython_blas` or `cython_lapack`; None where its integers are not C's int."""
     capsule = importlib.import_module(f"scipy.linalg.{library}").__pyx_capi__[name]
     name_of = ctypes.pythonapi.PyCapsule_GetName
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -98,9 +92,9 @@ def serves(*tensors: Tensor, rows: int) -> bool:
     In float32 the factors of SciPy's library are a little less accurate than those of PyTorch's.
     """
     first = tensors[0]
-    if not faster_here():
+    if not faster_here() or rows < SMALLEST:
         return False
-    if rows < SMALLEST or first.dtype != torch.float64 or first.device.type != "cpu":
+    if first.dtype != torch.float64 or first.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
@@ -155,10 +149,9 @@ def _square(n: int, k: int, alpha: object, A: _Matrix, beta: object, C: _Matrix)
 
 
 def factorise_(A: Tensor) -> Tensor:
-    """Put the lower Cholesky factors into the lower triangles of A (*batch, n, n), contiguous.
+    """Put the lower Cholesky factors into the lower triangles of A (*batch, n, n); what is above stays.
 
-    What is above them stays. Returns 0 for each matrix (*batch,), or the number of its first pivot that
-    is not positive.
+    Returns for each matrix (*batch,) the number of its first pivot that is not positive, or 0.
     """
     assert A.is_contiguous()
     n = A.shape[-1]
@@ -200,11 +193,7 @@ def invert_(L: Tensor) -> None:
 
 
 def _invert(n: int, U: _Matrix, share: _Share) -> None:
-    """UᵀX = I, a block of columns after the other, then XᵀX in place of U.
-
-    X is lower, so that its blocks below the diagonal have room beside U; those on the diagonal have a
-    place of their own, D.
-    """
+    """UᵀX = I by blocks of columns, then XᵀX in place of U; X's blocks on the diagonal are kept in D."""
     if n < DIVIDED:
         _call("cython_lapack", "dpotri", _UPPER, _int(n), U[0], _int(U[1]), _int(0))
         return
@@ -246,16 +235,11 @@ def subtract_gram_(S: Tensor, V: Tensor) -> None:
         del share
         _square(k, m, _MINUS, pair[0], _ONE, pair[1])
 
-    pairs = list(zip(_matrices(V), _matrices(S), strict=True))
-    _spread(one, pairs, k * k * m, divided=False)
+    _spread(one, list(zip(_matrices(V), _matrices(S), strict=True)), k * k * m, divided=False)
 
 
 def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
-    """Put L⁻¹B, or L⁻ᵀB where `transposed`, in place of B.
-
-    The factors L (*batch, n, n), or one for all, have rows that are contiguous; the right-hand sides B
-    (*batch, n, k) are contiguous in rows or in columns.
-    """
+    """Put L⁻¹B, or L⁻ᵀB where `transposed`, in place of B (*batch, n, k), contiguous either way."""
     n, k = B.shape[-2:]
     by_rows = B.is_contiguous()
     assert by_rows or B.mT.is_contiguous()

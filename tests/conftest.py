@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from distgp.aggregation.base import AGGREGATORS, POSTERIORS
 from distgp.engines import ENGINES
-from distgp.kernels.registry import KERNELS, OTHERS
+from distgp.kernels.names import KERNELS, OTHERS
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")

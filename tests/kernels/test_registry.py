@@ -14,8 +14,7 @@ from distgp import RBF, DistributedGPRegressor, Kernel, Linear, SparseGridGP
 from distgp.files.model_file import ModelFileError
 from distgp.kernels import KERNELS, ParameterError, Stationary, in_data_units, parse, register
 from distgp.kernels.base import field, scalar, vector
-from distgp.kernels.layout import InputLayout
-from distgp.kernels.registry import OTHERS
+from distgp.kernels.names import OTHERS, InputLayout
 
 MODULE = """
 from distgp.kernels import Stationary, register

@@ -14,8 +14,8 @@ from distgp import KERNELS, RBF, Linear, Matern52, Periodic
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import Expression, InputLayout, ParameterError, parse
-from distgp.kernels.expression import Amount, Named, Term
-from distgp.kernels.text import UNITS, arguments
+from distgp.kernels.names import UNITS, Amount, Named
+from distgp.kernels.text import Term, arguments
 
 TABLE = InputLayout(
     names=("temp", "sky=clear", "sky=grey", "when.days", "when.week_sin", "when.week_cos"),
@@ -393,21 +393,22 @@ def test_any_text_is_a_kernel_or_one_line(text):
 
 
 POSITIVE = st.floats(1e-3, 1e3)
-AMOUNTS = st.builds(Amount, POSITIVE, st.sampled_from([None, *set(UNITS.values())]))
+UNIT = st.sampled_from([None, *set(UNITS.values())])
+NUMBERS, AMOUNTS = POSITIVE.map(Amount), st.tuples(POSITIVE, UNIT).map(lambda v: Amount(*v))
 COLUMNS = st.lists(st.one_of(st.text(max_size=5), st.just("temp")), max_size=3).map(tuple)
+
+
+def leaves(names, **given):
+    """Kernels of these names; only what is given here is drawn."""
+    drawn = {"name": st.sampled_from(names), "columns": COLUMNS, **given}
+    return st.fixed_dictionaries(drawn).map(lambda values: Named(**values))
+
+
 LEAVES = st.one_of(
-    st.builds(Named, st.sampled_from(["rbf", "matern52"]), st.none() | AMOUNTS, columns=COLUMNS),
-    st.builds(
-        Named, st.just("rational-quadratic"), alpha=st.builds(Amount, POSITIVE), columns=COLUMNS
-    ),
-    st.builds(
-        Named,
-        st.just("periodic"),
-        st.none() | st.builds(Amount, POSITIVE),
-        AMOUNTS,
-        columns=COLUMNS,
-    ),
-    st.builds(Named, st.just("linear"), columns=COLUMNS),
+    leaves(["rbf", "matern52"], lengthscale=st.none() | AMOUNTS),
+    leaves(["rational-quadratic"], alpha=NUMBERS),
+    leaves(["periodic"], lengthscale=st.none() | NUMBERS, period=AMOUNTS),
+    leaves(["linear"]),
     st.just(Named("constant")),
 )
 

@@ -52,7 +52,7 @@ from distgp.experts import (
 from distgp.experts.neighborhoods import GlobalPart
 from distgp.experts.sums import SparseFactors
 from distgp.files.writing import PRIVATE, whole
-from distgp.kernels import registry
+from distgp.kernels.names import all_kernels
 from distgp.likelihoods import Gaussian, transforms
 from distgp.model import Model, TargetModel
 from distgp.selection.trials import Choice, Trial
@@ -126,7 +126,7 @@ The names never change: a class may be renamed or moved, its name here may not.
 """
 NAME_OF = {kind: name for name, kind in NAMES.items()}
 REGISTRIES: dict[str, Callable[[], Mapping[str, type]]] = {
-    "kernel": registry.all_kernels,
+    "kernel": all_kernels,
     "expert": lambda: EXPERTS,
     "partition": lambda: PARTITIONS,
     "algorithm": lambda: ALGORITHMS,

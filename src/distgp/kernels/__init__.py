@@ -1,20 +1,20 @@
 """Covariance functions: immutable values with positive parameters, built from others by + and *."""
 
 from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
-from distgp.kernels.coordinates import coordinates
-from distgp.kernels.expression import Built, Expression
-from distgp.kernels.layout import InputLayout, in_data_units, resolved
-from distgp.kernels.nondecaying import Constant, Linear, Periodic
-from distgp.kernels.registry import KERNELS, register
-from distgp.kernels.stationary import (
+from distgp.kernels.kinds import (
     RBF,
+    Constant,
+    Linear,
     Matern12,
     Matern32,
     Matern52,
+    Periodic,
     RationalQuadratic,
-    Stationary,
+    coordinates,
 )
-from distgp.kernels.text import parse
+from distgp.kernels.names import KERNELS, InputLayout, in_data_units, register, resolved
+from distgp.kernels.stationary import Stationary
+from distgp.kernels.text import Built, Expression, parse
 
 __all__ = [
     "KERNELS",

@@ -1,8 +1,7 @@
 """The base class of all kernels: an immutable value with positive parameters and an algebra.
 
-The parameters are tensors that may carry leading batch dimensions, one entry per expert;
-`k(X1, X2)` broadcasts them against the batch dimensions of the inputs. Training reads a kernel
-through `parameters()` and builds the next one with `with_parameters()`.
+The parameters are tensors that may carry leading batch dimensions, one entry per expert; they are
+broadcast against those of the inputs.
 """
 
 from __future__ import annotations
@@ -41,11 +40,7 @@ def vector(value: TensorLike) -> Tensor:
 
 
 def columns(value: str | Sequence[int | str] | None) -> Columns:
-    """Convert the input columns that a kernel looks at to a tuple; None stands for all.
-
-    Numbers are places of columns. Names stay as they are, until `distgp.kernels.resolved` puts the
-    places of the columns so called in their stead.
-    """
+    """Convert the input columns that a kernel looks at, by place or name, to a tuple; None for all."""
     if value is None:
         return None
     given = (value,) if isinstance(value, str) else tuple(value)
@@ -62,15 +57,8 @@ def field(
 ) -> Any:
     """Declare a dataclass field whose value is converted when the kernel is built.
 
-    Parameters
-    ----------
-    default : object, optional
-        The value where none is given.
-    converter : callable
-        `scalar`, `vector`, `columns`, or any function that checks and converts the value. Tensors
-        that it returns are hyperparameters, and must be positive.
-    kw_only : bool, default=False
-        Whether the value can be given by name alone.
+    The `converter` is `scalar`, `vector`, `columns`, or any function that checks and converts the
+    value. Tensors that it returns are hyperparameters, and must be positive.
     """
     metadata = {"converter": converter}
     return dataclasses.field(default=cast(Any, default), metadata=metadata, kw_only=kw_only)
@@ -145,13 +133,9 @@ class Kernel(ABC):
     __array_ufunc__ = None  # so that NumPy leaves array * kernel to __rmul__
 
     def __add__(self, other: Kernel) -> Kernel:
-        from distgp.kernels.base import Sum
-
         return Sum((self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: Kernel | TensorLike) -> Kernel:
-        from distgp.kernels.base import Product, Scale
-
         return Product((self, other)) if isinstance(other, Kernel) else Scale(self, other)
 
     __rmul__ = __mul__
@@ -177,11 +161,8 @@ class Kernel(ABC):
 
     def batches(self) -> dict[str, torch.Size]:
         """List each parameter's leading batch dimensions; empty where the experts share it."""
-        own = {
-            spec.name: value.shape[: value.ndim - (spec.metadata["converter"] is vector)]
-            for spec in _fields(self)
-            if isinstance(value := getattr(self, spec.name), Tensor)
-        }
+        vectors = {f.name for f in _fields(self) if f.metadata.get("converter") is vector}
+        own = {n: v.shape[: v.ndim - (n in vectors)] for n, v in self.own_parameters().items()}
         nested = {prefix: child.batches() for prefix, child in self.children().items()}
         return own | _by_path(nested)
 
@@ -201,13 +182,8 @@ class Kernel(ABC):
 
         def changed(prefix: str, child: Kernel) -> Kernel:
             start = f"{prefix}."
-            return child.with_parameters(
-                {
-                    name.removeprefix(start): v
-                    for name, v in values.items()
-                    if name.startswith(start)
-                }
-            )
+            inner = {n.removeprefix(start): v for n, v in values.items() if n.startswith(start)}
+            return child.with_parameters(inner)
 
         own = {name: values[name] for name in self.own_parameters() if name in values}
         return with_children(self, changed, **own)
@@ -267,19 +243,21 @@ def places(active: Columns, d: int) -> list[int]:
 
 
 def select(X: Tensor, active: Columns, *parameters: Tensor) -> Tensor:
-    """Select the columns of X (*batch, n, d) that a kernel looks at.
-
-    Each of the parameters, with one number per column or one for all, must fit the selection.
-    """
+    """Select the columns of X (*batch, n, d) that a kernel looks at; the parameters must fit them."""
     if active is not None:
         X = X[..., places(active, X.shape[-1])]
     for parameter in parameters:
         if parameter.shape[-1] not in (1, X.shape[-1]):
-            raise ParameterError(
-                f"the kernel holds {parameter.shape[-1]} values, one a column, but looks at "
-                f"{X.shape[-1]} columns: give one value for all, one for each, or set active_dims"
-            )
+            raise wrong_width(parameter.shape[-1], X.shape[-1])
     return X
+
+
+def wrong_width(held: int, count: int) -> ParameterError:
+    """Say that a parameter has neither one value nor one for each column."""
+    return ParameterError(
+        f"the kernel holds {held} values, one a column, but looks at {count} columns: give one value "
+        "for all, one for each, or set active_dims"
+    )
 
 
 def _fields(kernel: Kernel) -> tuple[dataclasses.Field[Any], ...]:
@@ -311,12 +289,7 @@ def _flattened(kind: type[Kernel], kernels: tuple[Kernel, ...]) -> tuple[Kernel,
 
 
 class Sum(Kernel):
-    """The sum of kernels, k(x, x′) = k₁(x, x′) + k₂(x, x′) + …, written `k1 + k2`.
-
-    Parameters
-    ----------
-    kernels : tuple of Kernel
-        At least one; the parts of sums among them are taken out.
+    """The sum of a tuple of kernels, k(x, x′) = k₁(x, x′) + k₂(x, x′) + …, written `k1 + k2`.
 
     Examples
     --------
@@ -337,12 +310,7 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """The product of kernels, k(x, x′) = k₁(x, x′) · k₂(x, x′) · …, written `k1 * k2`.
-
-    Parameters
-    ----------
-    kernels : tuple of Kernel
-        At least one; the parts of products among them are taken out.
+    """The product of a tuple of kernels, k(x, x′) = k₁(x, x′) · k₂(x, x′) · …, written `k1 * k2`.
 
     Examples
     --------

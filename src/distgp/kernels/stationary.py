@@ -1,33 +1,86 @@
-"""Kernels of the scaled distance r² = Σ_j (x_j − x′_j)² / ℓ_j²: RBF, Matérn, rational quadratic."""
+"""Kernels of the scaled distance r² = Σ_j (x_j − x′_j)² / ℓ_j², and their derivatives."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from distgp import linalg
 from distgp.kernels.base import (
     Columns,
     Kernel,
     ParameterError,
     columns,
     field,
-    scalar,
-    select,
+    places,
     vector,
+    wrong_width,
 )
-from distgp.kernels.distance import Shape, kernel_of_distance, squared_distance
+
+BLOCK = 2**18
+"""Entries of a matrix that are worked on at a time on a CPU: 2 MiB, which stays in the cache."""
+SMALL_SET = 256
+"""Rows up to which the middle of a set in a batch is that of three of its rows."""
+
+
+def squared_distance(A: Tensor, B: Tensor) -> Tensor:
+    """Compute ‖a_i − b_j‖² for all rows of A and B, the points of reference, by one matrix product.
+
+    ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²), in float64,
+    where its cancellation does no harm. Both are shifted by the median of B, so that neither an offset
+    nor outliers take digits from other rows. The norms are shrunk by the rounding error that the
+    product is likely to have, (2 + √d)ε, so that equal rows get exactly 0, in value and in gradient.
+
+    Examples
+    --------
+    >>> A = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> squared_distance(A, A)
+    tensor([[ 0., 25.],
+            [25.,  0.]])
+    """
+    left, right = _augmented(*_centred(A, B))
+    return (left @ right.mT).clamp_min(0.0).to(A.dtype)
+
+
+def _centred(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the points in float64, shifted by the middle of B."""
+    A, B = A.to(torch.float64), B.to(torch.float64)
+    centre = _middle(B.detach())
+    return A - centre, B - centre
+
+
+def _augmented(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows whose products are the squared distances."""
+    shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
+    a = A.square().sum(-1, keepdim=True) * shrink
+    b = B.square().sum(-1, keepdim=True) * shrink
+    left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
+    return left, torch.cat([B, torch.ones_like(b), b], -1)
+
+
+def _middle(B: Tensor) -> Tensor:
+    """Return a point in the middle of the rows of B (*batch, n, d), column by column, (*batch, 1, d).
+
+    That is the median, so that outliers do not move it; of many small sets (neighbourhoods of rows)
+    the median of the first, a middle and the last row, which costs far less.
+    """
+    n = B.shape[-2]
+    if B.ndim == 2 or n > SMALL_SET:
+        return B.median(-2, keepdim=True).values
+    first, middle, last = B[..., :1, :], B[..., n // 2 : n // 2 + 1, :], B[..., -1:, :]
+    low, high = torch.minimum(first, last), torch.maximum(first, last)
+    return torch.maximum(low, torch.minimum(high, middle))
 
 
 def safe_sqrt(square: Tensor) -> Tensor:
     """Compute the square root, with derivative 0 instead of infinity at 0."""
-    tiny = torch.finfo(square.dtype).tiny
-    return square.clamp_min(tiny).sqrt()
+    return square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
 
 
 def lengths(value: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -44,13 +97,7 @@ def lengths(value: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 class Stationary(Kernel):
-    """The base class of kernels k(x, x′) = shape(r²) with shape(0) = 1.
-
-    Parameters
-    ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
-    """
+    """The base class of kernels k(x, x′) = shape(r²), shape(0) = 1, with the parameters of `RBF`."""
 
     units: ClassVar[Mapping[str, int]] = {"lengthscale": 1}
     lengthscale: Tensor = field(default=1.0, converter=vector)
@@ -69,26 +116,26 @@ class Stationary(Kernel):
 
     def diag(self, X: Tensor) -> Tensor:
         """Return ones."""
-        batch = linalg.broadcast(X.shape[:-1], (*self.lengthscale.shape[:-1], 1))
-        return torch.ones(batch, dtype=X.dtype, device=X.device)
+        return torch.ones_like(X[..., 0] * self.lengthscale[..., :1], dtype=X.dtype)
 
     def scaled(self, X: Tensor) -> Tensor:
         """Return the active columns in units of the lengthscales, x / ℓ."""
-        if self.shared is None:
-            return select(X, self.active_dims, self.lengthscale) / self.lengthscale[..., None, :]
-        X = select(X, self.active_dims)
+        if self.active_dims is not None:
+            X = X[..., places(self.active_dims, X.shape[-1])]
         return X / self.lengthscale_by_column(X.shape[-1])[..., None, :]
 
     def lengthscale_by_column(self, count: int) -> Tensor:
         """Return the lengthscale of each of the `count` active columns, or one for all of them."""
+        held = self.lengthscale.shape[-1]
         if self.shared is None:
+            if held not in (1, count):
+                raise wrong_width(held, count)
             return self.lengthscale
         if len(self.shared) != count:
             raise ParameterError(
                 f"shared says which lengthscale each of {len(self.shared)} columns has, but the kernel "
                 f"looks at {count} columns: give it one entry for each of them"
             )
-        held = self.lengthscale.shape[-1]
         if set(self.shared) != set(range(held)):
             raise ParameterError(
                 f"the kernel holds {held} lengthscales, but shared refers to {sorted(set(self.shared))}: "
@@ -97,11 +144,17 @@ class Stationary(Kernel):
         return self.lengthscale[..., list(self.shared)]
 
 
-class FixedShape(Stationary, Shape):
-    """The base class of stationary kernels whose shape has no parameters of its own.
+class FixedShape(Stationary):
+    """The base class of those whose shape has no parameters of its own, with derivatives by hand."""
 
-    Their derivative in the rows is written by hand, in `KernelOfDistance`.
-    """
+    proportional: ClassVar[float | None] = None
+    """The derivative in r² in units of the kernel, where that is a number: it is not stored then."""
+    formula: ClassVar[str | None] = None
+    """The shape in C++, of a number s = r², for a GPU that does it in one pass."""
+
+    @abstractmethod
+    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
+        """Replace r² by the shape; put its derivative in r² into `slope`, if there is one."""
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Compute shape(r²) for all pairs."""
@@ -114,173 +167,153 @@ class FixedShape(Stationary, Shape):
         return self._gram(X1, X2, variance)
 
     def _gram(self, X1: Tensor, X2: Tensor, variance: Tensor | None) -> Tensor:
+        """Compute the matrix in the dtype of X1, differentiable in the rows and the variance."""
         A = self.scaled(X1)
         B = A if X2 is X1 else self.scaled(X2)
-        return kernel_of_distance(self, A, B, variance)
+        dtype, (A, B) = A.dtype, _centred(A, B)
+        batch, n1, n2 = A.shape[:-2], A.shape[-2], B.shape[-2]  # A has the batches of both by now
+        if batch and B.ndim == 2:
+            A = A.reshape(-1, A.shape[-1])
+        elif batch:
+            A, B = (P.expand(*batch, *P.shape[-2:]).reshape(-1, *P.shape[-2:]) for P in (A, B))
+        if A.ndim == 2:
+            A, B = A[None], B[None]
+        turned = len(A) == 1 and A.shape[-2] > B.shape[-2]  # long rows are faster than many
+        if turned:
+            A, B = B, A
+        given = [A, B] if variance is None else [A, B, variance]
+        if torch.is_grad_enabled() and any(part.requires_grad for part in given):
+            K = KernelOfDistance.apply(A, B, variance, self, dtype)
+        else:
+            K, _ = _evaluated(self, A, B, variance, dtype, with_slope=False)
+        return (K.mT if turned else K).reshape(*batch, n1, n2)
 
 
-class RBF(FixedShape):
-    """The squared exponential kernel, k = exp(−r² / 2), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
+def _blocks(K: Tensor) -> Iterator[tuple[slice, slice]]:
+    """List places in a batch of matrices, and of rows in them, that are worked on at a time."""
+    count, n1, n2 = K.shape
+    size = BLOCK if K.device.type == "cpu" else max(1, K.numel())
+    together = size // max(1, n1 * n2)
+    if together or n1 == 0:
+        for i in range(0, count, max(1, together)):
+            yield slice(i, i + max(1, together)), slice(None)
+        return
+    rows = max(1, size // n2)
+    for i in range(count):
+        for row in range(0, n1, rows):
+            yield slice(i, i + 1), slice(row, row + rows)
 
-    Its functions are infinitely smooth. It is the product of its columns' kernels, which sparse
-    grids make use of.
 
-    Parameters
-    ----------
-    lengthscale : float, sequence or Tensor, default=1.0
-        The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
-        The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
-        Which of the lengthscales each of these columns has, so that several can share one.
+def _evaluated(
+    shape: FixedShape,
+    A: Tensor,
+    B: Tensor,
+    variance: Tensor | None,
+    dtype: torch.dtype,
+    with_slope: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the kernel and its derivative in r², block after block, while it is in the cache."""
+    left, right = _augmented(A, B)
+    fused = None if with_slope or not A.is_cuda or shape.formula is None else _fused(shape.formula)
+    if fused is not None:
+        square = (left @ right.mT).to(dtype)
+        return fused(square, square.new_ones(()) if variance is None else variance), None
+    K = torch.empty(len(A), A.shape[-2], B.shape[-2], dtype=dtype, device=A.device)
+    slope = torch.empty_like(K) if with_slope and shape.proportional is None else None
+    for some, rows in _blocks(K):
+        block = K[some, rows]
+        if dtype == left.dtype:
+            _multiply(left[some, rows], right[some].mT, block)
+            block.clamp_min_(0.0)
+        else:
+            block.copy_((left[some, rows] @ right[some].mT).clamp_min_(0.0))
+        steep = None if slope is None else slope[some, rows]
+        shape.shape_(block, steep)
+        if variance is not None:
+            block.mul_(variance)
+            if steep is not None:
+                steep.mul_(variance)
+    return K, slope
 
-    Examples
-    --------
-    >>> import torch
-    >>> from distgp import RBF
-    >>> X = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-    >>> round(float(RBF(1.0)(X)[0, 1]), 4)  # exp(−1/2)
-    0.6065
+
+@cache
+def _fused(formula: str) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Compile variance · formula, clamped, in one pass on a GPU; None where this PyTorch cannot."""
+    try:
+        from torch.cuda.jiterator import _create_jit_fn
+    except ImportError:
+        return None
+    text = f"template <typename T> T shape(T s, T v) {{ s = s > T(0) ? s : T(0); return v * ({formula}); }}"
+    return _create_jit_fn(text)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    if len(left) == 1:
+        torch.mm(left[0], right[0], out=out[0])
+    else:
+        torch.bmm(left, right, out=out)
+
+
+class _Context(Protocol):
+    """The part of PyTorch's context that the derivative needs."""
+
+    shape: Any
+    saved_tensors: tuple[Any, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+
+class KernelOfDistance(torch.autograd.Function):
+    """variance · shape(r²) for batches of rows A and B, with the derivative written by hand.
+
+    One pass over the matrix gives the kernel and S = ∂k/∂r²; with the incoming gradient G and
+    W = G ∘ S the derivative is 2(a_i Σ_j W_ij − Σ_j W_ij b_j) in a_i, likewise in b_j, and ΣG ∘ K over
+    the variance in the variance: two matrix products, and no other matrix is kept.
     """
 
-    proportional: ClassVar[float | None] = -0.5
-    formula: ClassVar[str | None] = "exp(T(-0.5) * s)"
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        A: Tensor,
+        B: Tensor,
+        variance: Tensor | None,
+        shape: FixedShape,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Keep the rows, K and, where it is not a multiple of K, S."""
+        K, slope = _evaluated(shape, A, B, variance, dtype, with_slope=True)
+        ctx.save_for_backward(A, B, variance, K, slope)
+        ctx.shape = shape
+        return K
 
-    def shape(self, square: Tensor) -> Tensor:
-        """Compute exp(−r² / 2)."""
-        return (-0.5 * square).exp_()
-
-    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """Compute exp(−r² / 2), whose derivative is −½ of it."""
-        del slope
-        square.mul_(-0.5).exp_()
-
-
-class Matern12(FixedShape):
-    """The Matérn kernel with ν = 1/2, k = exp(−r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
-
-    Its functions are continuous and nowhere differentiable.
-
-    Parameters
-    ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
-
-    Examples
-    --------
-    >>> from distgp import Matern12
-    >>> Matern12(0.5, active_dims=[2])  # looks at the third column alone
-    Matern12(lengthscale=[0.5], active_dims=(2,))
-    """
-
-    formula: ClassVar[str | None] = "exp(-sqrt(s))"
-
-    def shape(self, square: Tensor) -> Tensor:
-        """Compute exp(−r)."""
-        return torch.exp(-safe_sqrt(square))
-
-    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """Compute exp(−r) and −exp(−r) / 2r, taken as 0 at r = 0, where there is no derivative."""
-        apart = None if slope is None else square > torch.finfo(square.dtype).tiny
-        r = square.sqrt_()
-        if slope is None or apart is None:
-            r.neg_().exp_()
-            return
-        slope.copy_(r)
-        r.neg_().exp_()
-        slope.copy_(torch.where(apart, -0.5 * square / slope, 0.0))
-
-
-class Matern32(FixedShape):
-    """The Matérn kernel with ν = 3/2, k = (1 + √3 r) exp(−√3 r), with r² = Σ_j (x_j − x′_j)² / ℓ_j².
-
-    Its functions are differentiable once.
-
-    Parameters
-    ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
-
-    Examples
-    --------
-    >>> from distgp import Matern32
-    >>> Matern32([0.5, 2.0])  # a lengthscale for each of two columns
-    Matern32(lengthscale=[0.5, 2.0])
-    """
-
-    formula: ClassVar[str | None] = "(T(1) + sqrt(T(3) * s)) * exp(-sqrt(T(3) * s))"
-
-    def shape(self, square: Tensor) -> Tensor:
-        """Compute (1 + t) exp(−t) with t = √3 r."""
-        t = math.sqrt(3.0) * safe_sqrt(square)
-        return (1.0 + t) * torch.exp(-t)
-
-    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """Compute (1 + t) exp(−t) and −3/2 exp(−t)."""
-        t = square.mul_(3.0).sqrt_()
-        decay = torch.neg(t, out=slope).exp_()
-        t.add_(1.0).mul_(decay)
-        if slope is not None:
-            slope.mul_(-1.5)
-
-
-class Matern52(FixedShape):
-    """The Matérn kernel with ν = 5/2, k = (1 + √5 r + 5r²/3) exp(−√5 r), r² = Σ_j (x_j − x′_j)² / ℓ_j².
-
-    Its functions are differentiable twice. It is the estimators' default.
-
-    Parameters
-    ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
-
-    Examples
-    --------
-    >>> from distgp import DistributedGPRegressor, Matern52
-    >>> gp = DistributedGPRegressor(kernel=2.0 * Matern52([0.5, 2.0]))
-    """
-
-    formula: ClassVar[str | None] = (
-        "(T(1) + sqrt(T(5) * s) + T(5.0 / 3.0) * s) * exp(-sqrt(T(5) * s))"
-    )
-
-    def shape(self, square: Tensor) -> Tensor:
-        """Compute (1 + t + t²/3) exp(−t) with t = √5 r."""
-        t = math.sqrt(5.0) * safe_sqrt(square)
-        return (1.0 + t + (5.0 / 3.0) * square) * torch.exp(-t)
-
-    def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """Compute (1 + t + t²/3) exp(−t) and −5/6 (1 + t) exp(−t)."""
-        t = square.mul_(5.0).sqrt_()
-        decay = t.neg().exp_()
-        first = torch.add(t, 1.0, out=slope).mul_(decay)  # (1 + t) exp(−t)
-        t.square_().mul_(1.0 / 3.0).mul_(decay).add_(first)
-        if slope is not None:
-            slope.mul_(-5.0 / 6.0)
-
-
-class RationalQuadratic(Stationary):
-    """The rational quadratic kernel, k = (1 + r² / 2α)^−α, with r² = Σ_j (x_j − x′_j)² / ℓ_j².
-
-    It is a mixture of RBF kernels over lengthscales, and tends to the RBF kernel as α grows.
-
-    Parameters
-    ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
-    alpha : float or Tensor, default=1.0
-        The mixture parameter α, (*batch,).
-
-    Examples
-    --------
-    >>> from distgp import RationalQuadratic
-    >>> RationalQuadratic(0.8, alpha=1.4)
-    RationalQuadratic(lengthscale=[0.8], alpha=1.4)
-    """
-
-    alpha: Tensor = field(default=1.0, converter=scalar)
-
-    def shape(self, square: Tensor) -> Tensor:
-        """Compute exp(−α log(1 + r² / 2α))."""
-        alpha = self.alpha[..., None, None]
-        return torch.exp(-alpha * torch.log1p(square / (2.0 * alpha)))
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: _Context, G: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        """Evaluate the formulas above, block after block."""
+        A, B, variance, K, slope = ctx.saved_tensors
+        S, factor = (slope, 2.0) if slope is not None else (K, 2.0 * ctx.shape.proportional)
+        # (Σ_j W_ij b_j, Σ_j W_ij) by one product, and likewise for the other side, all transposed.
+        a, b = (torch.cat([P.mT, P.new_ones(len(P), 1, P.shape[-2])], -2) for P in (A, B))
+        in_A, in_B = torch.empty_like(a), torch.zeros_like(b)
+        wanted, total = ctx.needs_input_grad[2], A.new_zeros(())
+        for some, rows in _blocks(K):
+            W = (G[some, rows] * S[some, rows]).to(A.dtype)
+            if len(W) == 1:
+                in_A[some.start, :, rows] = b[some.start] @ W[0].mT
+                in_B[some.start].addmm_(a[some.start][:, rows], W[0])
+            else:
+                in_A[some, :, rows] = b[some] @ W.mT
+                in_B[some].baddbmm_(a[some, :, rows], W)
+            if wanted and slope is not None:
+                total += (G[some, rows] * K[some, rows]).sum()
+        if wanted and slope is None:
+            total = in_A[..., -1, :].sum()
+        in_A, in_B = (
+            factor * (P * sums[..., -1:, :].mT - sums[..., :-1, :].mT)
+            for P, sums in ((A, in_A), (B, in_B))
+        )
+        in_variance = (total / variance).to(variance.dtype) if wanted else None
+        return in_A, in_B, in_variance, None, None

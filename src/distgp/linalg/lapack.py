@@ -1,17 +1,14 @@
 """The factorisations and solves of SciPy's LAPACK and BLAS on tensors of the CPU, in place.
 
 On AMD's processors they are far faster than those that PyTorch has, whose MKL is Intel's; elsewhere
-PyTorch's are as good or better, and are used. SciPy's own wrappers hold Python's lock while they run;
-the same routines are called here by their addresses, which SciPy publishes for other compiled code
-(`scipy.linalg.cython_lapack`), and so without it: threads work on different matrices at the same time.
+PyTorch's are used. SciPy's own wrappers hold Python's lock while they run; the same routines are called
+here without it, by the addresses that SciPy publishes for compiled code (`scipy.linalg.cython_lapack`).
+Each call runs on one thread, and threads of our own share matrices and blocks of large ones: those of a
+second library would stay awake beside PyTorch's after every call, and take their time.
 
 A matrix in rows, as tensors have them, is to LAPACK, which counts by columns, its own transpose. So
 the lower factor L of a symmetric matrix is to LAPACK the upper one, U = Lᵀ, and nothing is copied. The
 comments below speak of U, and of places (row, column) as LAPACK sees them.
-
-Every call of a routine runs on one thread. Large matrices are cut into blocks here, and threads of
-our own share these: those of a second library would stay awake beside PyTorch's after every call, and
-take their time.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from operator import mul
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +40,8 @@ FEWEST_COLUMNS = 8
 """Right-hand sides that a solve is worth a call for."""
 _WIDTH = 8
 """Bytes of a number."""
+_Matrix: TypeAlias = tuple[int, int]
+"""A matrix as LAPACK sees it: the address of its first entry, and the step between columns."""
 _Part: TypeAlias = tuple[int, int]
 """The first column of a piece of a matrix, and the one after its last."""
 _Share: TypeAlias = Callable[[Callable[[_Part], None], list[_Part]], object]
@@ -61,10 +60,7 @@ _ONE, _MINUS, _ZERO = (ctypes.byref(ctypes.c_double(number)) for number in (1.0,
 
 @cache
 def _routine(library: str, name: str) -> Callable[..., None] | None:
-    """A routine of SciPy's `cython_blas` or `cython_lapack`; None where it is not as expected.
-
-    Its signature is part of what SciPy publishes: integers must be C's int.
-    """
+    """A routine of SciPy's `cython_blas` or `cython_lapack`; None where its integers are not C's int."""
     capsule = importlib.import_module(f"scipy.linalg.{library}").__pyx_capi__[name]
     name_of = ctypes.pythonapi.PyCapsule_GetName
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -96,34 +92,26 @@ def serves(*tensors: Tensor, rows: int) -> bool:
     In float32 the factors of SciPy's library are a little less accurate than those of PyTorch's.
     """
     first = tensors[0]
-    if not faster_here():
+    if not faster_here() or rows < SMALLEST:
         return False
-    if rows < SMALLEST or first.dtype != torch.float64 or first.device.type != "cpu":
+    if first.dtype != torch.float64 or first.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
     return _routine("cython_lapack", "dpotrf") is not None
 
 
-class _Matrix(NamedTuple):
-    """A matrix as LAPACK sees it: the address of its first entry, and the step between columns."""
-
-    address: int
-    step: int
-    lead: object  # the same step, as routines want it
-
-    def at(self, row: int, column: int) -> _Matrix:
-        """The part of the matrix that begins at an entry."""
-        place = row + column * self.step
-        return _Matrix(self.address + place * _WIDTH, self.step, self.lead)
+def _at(A: _Matrix, row: int, column: int) -> _Matrix:
+    """The part of a matrix that begins at an entry."""
+    return A[0] + (row + column * A[1]) * _WIDTH, A[1]
 
 
 def _matrices(A: Tensor) -> list[_Matrix]:
     """The matrices of a batch (*batch, n, k), each with rows that are contiguous."""
     assert A.stride(-1) == 1 or A.shape[-1] == 1
     step, start, strides = max(A.stride(-2), A.shape[-1]), A.data_ptr(), A.stride()
-    lead, places = _int(step), itertools.product(*map(range, A.shape[:-2]))
-    return [_Matrix(start + sum(map(mul, place, strides)) * _WIDTH, step, lead) for place in places]
+    places = itertools.product(*map(range, A.shape[:-2]))
+    return [(start + sum(map(mul, place, strides)) * _WIDTH, step) for place in places]
 
 
 def _call(library: str, name: str, *arguments: object) -> None:
@@ -135,13 +123,13 @@ def _call(library: str, name: str, *arguments: object) -> None:
 def _factor(n: int, A: _Matrix) -> int:
     """UᵀU = A in the upper triangle; the number of the first pivot that is not positive, or 0."""
     info = ctypes.c_int(0)
-    _call("cython_lapack", "dpotrf", _UPPER, _int(n), A.address, A.lead, ctypes.byref(info))
+    _call("cython_lapack", "dpotrf", _UPPER, _int(n), A[0], _int(A[1]), ctypes.byref(info))
     return info.value
 
 
 def _solve(side: object, turn: object, m: int, n: int, U: _Matrix, B: _Matrix) -> None:
     """U⁻¹B or, turned, U⁻ᵀB from the left; BU⁻¹ or BU⁻ᵀ from the right; B is m × n."""
-    both = (U.address, U.lead, B.address, B.lead)
+    both = (U[0], _int(U[1]), B[0], _int(B[1]))
     _call("cython_blas", "dtrsm", side, _UPPER, turn, _PLAIN, _int(m), _int(n), _ONE, *both)
 
 
@@ -149,22 +137,21 @@ def _multiply(
     sizes: tuple[int, int, int], alpha: object, A: _Matrix, B: _Matrix, beta: object, C: _Matrix
 ) -> None:
     """C = αAᵀB + βC, of sizes m × n with k terms each."""
-    both = (A.address, A.lead, B.address, B.lead)
+    both = (A[0], _int(A[1]), B[0], _int(B[1]))
     start = (_TURN, _PLAIN, *map(_int, sizes), alpha)
-    _call("cython_blas", "dgemm", *start, *both, beta, C.address, C.lead)
+    _call("cython_blas", "dgemm", *start, *both, beta, C[0], _int(C[1]))
 
 
 def _square(n: int, k: int, alpha: object, A: _Matrix, beta: object, C: _Matrix) -> None:
     """The upper triangle of C = αAᵀA + βC, n × n with k terms each."""
     start = (_UPPER, _TURN, _int(n), _int(k), alpha)
-    _call("cython_blas", "dsyrk", *start, A.address, A.lead, beta, C.address, C.lead)
+    _call("cython_blas", "dsyrk", *start, A[0], _int(A[1]), beta, C[0], _int(C[1]))
 
 
 def factorise_(A: Tensor) -> Tensor:
-    """Put the lower Cholesky factors into the lower triangles of A (*batch, n, n), contiguous.
+    """Put the lower Cholesky factors into the lower triangles of A (*batch, n, n); what is above stays.
 
-    What is above them stays. Returns 0 for each matrix (*batch,), or the number of its first pivot that
-    is not positive.
+    Returns for each matrix (*batch,) the number of its first pivot that is not positive, or 0.
     """
     assert A.is_contiguous()
     n = A.shape[-1]
@@ -178,19 +165,19 @@ def _factorise(n: int, A: _Matrix, share: _Share) -> int:
         return _factor(n, A)
     for start, stop in _cut(0, n, BLOCK):
         size = stop - start
-        if info := _factor(size, A.at(start, start)):
+        if info := _factor(size, _at(A, start, start)):
             return info + start
 
         def right_of(part: _Part, s: int = start, size: int = size) -> None:
-            _solve(_LEFT, _TURN, size, part[1] - part[0], A.at(s, s), A.at(s, part[0]))
+            _solve(_LEFT, _TURN, size, part[1] - part[0], _at(A, s, s), _at(A, s, part[0]))
 
         def rest(part: _Part, s: int = start, e: int = stop, size: int = size) -> None:
             first, columns = part[0], part[1] - part[0]
-            mine = A.at(s, first)
+            mine = _at(A, s, first)
             if first > e:
                 sizes = (first - e, columns, size)
-                _multiply(sizes, _MINUS, A.at(s, e), mine, _ONE, A.at(e, first))
-            _square(columns, size, _MINUS, mine, _ONE, A.at(first, first))
+                _multiply(sizes, _MINUS, _at(A, s, e), mine, _ONE, _at(A, e, first))
+            _square(columns, size, _MINUS, mine, _ONE, _at(A, first, first))
 
         parts = _cut(stop, n, BLOCK)
         share(right_of, parts)
@@ -206,13 +193,9 @@ def invert_(L: Tensor) -> None:
 
 
 def _invert(n: int, U: _Matrix, share: _Share) -> None:
-    """UᵀX = I, a block of columns after the other, then XᵀX in place of U.
-
-    X is lower, so that its blocks below the diagonal have room beside U; those on the diagonal have a
-    place of their own, D.
-    """
+    """UᵀX = I by blocks of columns, then XᵀX in place of U; X's blocks on the diagonal are kept in D."""
     if n < DIVIDED:
-        _call("cython_lapack", "dpotri", _UPPER, _int(n), U.address, U.lead, _int(0))
+        _call("cython_lapack", "dpotri", _UPPER, _int(n), U[0], _int(U[1]), _int(0))
         return
     held = torch.zeros(n, BLOCK, dtype=torch.float64)
     (D,), parts = _matrices(held), _cut(0, n, BLOCK)  # D_s in columns s … s + BLOCK
@@ -221,20 +204,20 @@ def _invert(n: int, U: _Matrix, share: _Share) -> None:
 
     def columns(part: _Part) -> None:
         start, stop = part
-        size, rest, own, below = stop - start, n - stop, D.at(0, start), U.at(stop, start)
-        _solve(_LEFT, _TURN, size, size, U.at(start, start), own)
+        size, rest, own, below = stop - start, n - stop, _at(D, 0, start), _at(U, stop, start)
+        _solve(_LEFT, _TURN, size, size, _at(U, start, start), own)
         if rest:  # L_rest X = −L_below D
-            _multiply((rest, size, size), _MINUS, U.at(start, stop), own, _ZERO, below)
-            _solve(_LEFT, _TURN, rest, size, U.at(stop, stop), below)
+            _multiply((rest, size, size), _MINUS, _at(U, start, stop), own, _ZERO, below)
+            _solve(_LEFT, _TURN, rest, size, _at(U, stop, stop), below)
 
     def product(part: _Part) -> None:
         start, stop = part
-        size, rest, own, below = stop - start, n - stop, D.at(0, start), U.at(stop, start)
-        above, diagonal = U.at(0, start), U.at(start, start)
+        size, rest, own, below = stop - start, n - stop, _at(D, 0, start), _at(U, stop, start)
+        above, diagonal = _at(U, 0, start), _at(U, start, start)
         if start:
-            _multiply((start, size, size), _ONE, U.at(start, 0), own, _ZERO, above)
+            _multiply((start, size, size), _ONE, _at(U, start, 0), own, _ZERO, above)
         if start and rest:
-            _multiply((start, size, rest), _ONE, U.at(stop, 0), below, _ONE, above)
+            _multiply((start, size, rest), _ONE, _at(U, stop, 0), below, _ONE, above)
         _square(size, size, _ONE, own, _ZERO, diagonal)
         if rest:
             _square(size, rest, _ONE, below, _ONE, diagonal)
@@ -252,16 +235,11 @@ def subtract_gram_(S: Tensor, V: Tensor) -> None:
         del share
         _square(k, m, _MINUS, pair[0], _ONE, pair[1])
 
-    pairs = list(zip(_matrices(V), _matrices(S), strict=True))
-    _spread(one, pairs, k * k * m, divided=False)
+    _spread(one, list(zip(_matrices(V), _matrices(S), strict=True)), k * k * m, divided=False)
 
 
 def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
-    """Put L⁻¹B, or L⁻ᵀB where `transposed`, in place of B.
-
-    The factors L (*batch, n, n), or one for all, have rows that are contiguous; the right-hand sides B
-    (*batch, n, k) are contiguous in rows or in columns.
-    """
+    """Put L⁻¹B, or L⁻ᵀB where `transposed`, in place of B (*batch, n, k), contiguous either way."""
     n, k = B.shape[-2:]
     by_rows = B.is_contiguous()
     assert by_rows or B.mT.is_contiguous()
@@ -276,9 +254,9 @@ def solve_(L: Tensor, B: Tensor, transposed: bool = False) -> None:
         def some(part: _Part) -> None:
             first, size = part[0], part[1] - part[0]
             if by_rows:
-                _solve(side, turn, size, n, U, right.at(first, 0))
+                _solve(side, turn, size, n, U, _at(right, first, 0))
             else:
-                _solve(side, turn, n, size, U, right.at(0, first))
+                _solve(side, turn, n, size, U, _at(right, 0, first))
 
         share(some, parts)
 

@@ -1,4 +1,4 @@
-"""From a user's columns and units to those that kernels compute in.
+"""The names and units that users know things by: of kernels, and of the columns of their tables.
 
 A user thinks in columns of a table and in their units: "temp", with a lengthscale of 3 degrees. A kernel
 sees features: numbers made of the columns, several of a text or a date, each standardised as
@@ -9,19 +9,85 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
+import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distgp.kernels.base import Kernel, ParameterError, replaced, select, with_children
-from distgp.kernels.nondecaying import Periodic
+from distgp.kernels import base, kinds
+from distgp.kernels.base import Kernel, KernelType, ParameterError, replaced, select, with_children
+from distgp.kernels.kinds import Constant, Linear, Periodic
 from distgp.kernels.stationary import Stationary
 
 PLAIN_NAME = r"[^\W\d][\w.-]*"  # of kernels, and of columns that need no quotes
 MOST_NAMES = 12  # that an error message lists
 LONGEST_QUOTE = 60  # characters of a text that an error message repeats
+KERNELS: dict[str, type[Stationary]] = {
+    "rbf": kinds.RBF,
+    "matern12": kinds.Matern12,
+    "matern32": kinds.Matern32,
+    "matern52": kinds.Matern52,
+    "rational-quadratic": kinds.RationalQuadratic,
+}
+"""The kernels that estimators know by name: those with one lengthscale per column."""
+OTHERS: dict[str, type[Kernel]] = {
+    "linear": Linear,
+    "constant": Constant,
+    "periodic": Periodic,
+    "sum": base.Sum,
+    "product": base.Product,
+    "scale": base.Scale,
+}
+"""All other kernels, by the names that files know them by."""
+
+
+def all_kernels() -> dict[str, type[Kernel]]:
+    """List every kernel class by its name."""
+    return KERNELS | OTHERS
+
+
+def register(kind: type[KernelType], name: str | None = None) -> type[KernelType]:
+    """Make a kernel class of your own known by name; to be called, or to decorate the class.
+
+    Models with such kernels can then be saved, and loaded in any process that has registered the class by
+    the same name. One derived from `Stationary` can be used in texts, "wendland(2.5, columns=temp)".
+
+    Parameters
+    ----------
+    kind : type of Kernel
+        The class. Registering it again, as a notebook's cell does, puts the newer in its place.
+    name : str, optional
+        Its name; by default its attribute `name`, or else the name of the class in lower case.
+
+    Returns
+    -------
+    type of Kernel
+        The class itself.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Kernel)) or inspect.isabstract(kind):
+        raise TypeError(
+            "register takes a class derived from distgp.Kernel, with gram and diag, or from "
+            f"distgp.kernels.Stationary, with shape, got {kind!r:.60}"
+        )
+    name = name or getattr(kind, "name", kind.__name__.lower())
+    if not isinstance(name, str) or not re.fullmatch(PLAIN_NAME, name) or name == "auto":
+        raise ParameterError(f"expected a name such as 'my-kernel', not 'auto', got {name!r:.60}")
+    holder = all_kernels().get(name, kind)
+    if (holder.__module__, holder.__qualname__) != (kind.__module__, kind.__qualname__):
+        taken = f"the name {name!r} is taken by {holder.__name__}"
+        raise ParameterError(f"{taken}: give {kind.__name__} another")
+    OTHERS.pop(name, None)
+    if issubclass(kind, Stationary):
+        KERNELS[name] = kind
+    else:
+        KERNELS.pop(name, None)
+        OTHERS[name] = kind
+    return kind
 
 
 @dataclass(frozen=True)
@@ -131,12 +197,133 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…")
 
 
+TIMES = {
+    "seconds": (1.0 / 86_400.0, "s sec secs second"),
+    "minutes": (1.0 / 1_440.0, "min mins minute"),
+    "hours": (1.0 / 24.0, "h hr hrs hour"),
+    "days": (1.0, "d day"),
+    "weeks": (7.0, "w wk week"),
+    "months": (365.2425 / 12.0, "month"),
+    "years": (365.2425, "y yr year"),
+}
+"""Units of time, in days, and the other words for them."""
+UNITS = {text: unit for unit, (_, texts) in TIMES.items() for text in (unit, *texts.split())}
+
+
+class Amount(NamedTuple):
+    """A positive number, with a unit of time (a key of `TIMES`) where it has one."""
+
+    value: float
+    unit: str | None = None
+
+    def __str__(self) -> str:
+        number = repr(self.value).removesuffix(".0")
+        return f"{number} {self.unit}" if self.unit else number
+
+    def on(self, layout: InputLayout, features: Sequence[int]) -> list[float]:
+        """Return the number, in days where it has a unit, in the standardised units of features."""
+        value = self.value * (TIMES[self.unit][0] if self.unit else 1.0)
+        return [value / float(layout.scale[j]) for j in features]
+
+
+class Named(NamedTuple):
+    """A kernel by its name, with the numbers and columns given in brackets, in the data's units."""
+
+    name: str
+    lengthscale: Amount | None = None
+    period: Amount | None = None
+    alpha: Amount | None = None
+    columns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        given = {"period": self.period, "lengthscale": self.lengthscale, "alpha": self.alpha}
+        parts = [f"{name}={amount}" for name, amount in given.items() if amount is not None]
+        if self.columns:
+            names = ", ".join(map(_written, self.columns))
+            parts.append(f"columns={names}" if len(self.columns) == 1 else f"columns=[{names}]")
+        return f"{self.name}({', '.join(parts)})" if parts else self.name
+
+    def build(self, layout: InputLayout, variance: float) -> Kernel:
+        """Build the kernel; the variance is for a linear one, since the others have none."""
+        try:
+            if self.name == "linear":
+                return Linear([variance], self._features(layout))
+            return self._stationary(layout) if self.period is None else self._periodic(layout)
+        except ParameterError as error:
+            raise ParameterError(f"in {quoted(str(self))}: {error}") from None
+
+    def _periodic(self, layout: InputLayout) -> Kernel:
+        assert self.period is not None
+        features = self._measured(self.period, layout)
+        lengthscale = 1.0 if self.lengthscale is None else self.lengthscale.value
+        alone = layout.d == 1 and not self.columns
+        return Periodic(lengthscale, self.period.on(layout, features), None if alone else features)
+
+    def _stationary(self, layout: InputLayout) -> Kernel:
+        given = self.lengthscale
+        timed = given if given is not None and given.unit is not None else None
+        active = self._measured(timed, layout) if timed else self._features(layout)
+        features = range(layout.d) if active is None else active
+        lengths = [math.sqrt(len(features))] * len(features)
+        if given is not None:
+            lengths = given.on(layout, features)
+        options: dict[str, Any] = {}
+        if (shared := layout.sharing(features)) is not None:
+            logs, of = torch.tensor(lengths, dtype=torch.float64).log(), torch.tensor(shared)
+            lengths = [float(logs[of == group].mean().exp()) for group in range(max(shared) + 1)]
+            options["shared"] = shared
+        if self.alpha is not None:
+            options["alpha"] = self.alpha.value
+        return KERNELS[self.name](lengths, active, **options)
+
+    def _features(self, layout: InputLayout) -> tuple[int, ...] | None:
+        """List the features of the columns that were named; None for all."""
+        found = [j for name in self.columns for j in layout.places_of(name)]
+        return tuple(dict.fromkeys(found)) or None
+
+    def _measured(self, amount: Amount, layout: InputLayout) -> tuple[int, ...]:
+        """List the features that a period or a length in time is measured along."""
+        columns = self.columns or (self._only_column(amount, layout),)
+        found = {j: c for c in columns for j in layout.places_of_number(c)}
+        for feature, column in found.items():
+            dated = feature in layout.days
+            if dated and amount.unit is None:
+                raise ParameterError(
+                    f"column {quoted(column)} holds dates: say the unit, such as {amount} days"
+                )
+            if not dated and amount.unit is not None:
+                raise ParameterError(
+                    f"column {quoted(column)} holds plain numbers, which have no unit of time: write "
+                    f"{Amount(amount.value)} if the column is in {amount.unit}"
+                )
+        return tuple(found)
+
+    def _only_column(self, amount: Amount, layout: InputLayout) -> str:
+        """Return the only column that can be meant where none was named."""
+        known = layout.known
+        dates = [name for name in known if not layout.days.isdisjoint(layout.places_of(name))]
+        meant = dates if amount.unit is not None and dates else known
+        if len(meant) == 1:
+            return meant[0]
+        example = f"{self.name}({amount}, columns={_written(meant[0])})"
+        raise ParameterError(
+            f"name the column that this is measured along, such as {quoted(example)}: there are "
+            f"{listed(meant)}"
+        )
+
+
+def _written(name: str) -> str:
+    """Write the name of a column as it can stand in a text."""
+    if re.fullmatch(PLAIN_NAME, name):
+        return name
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def resolved(kernel: Kernel, layout: InputLayout) -> Kernel:
     """Put the places of columns where a kernel's `active_dims` has their names.
 
-    A text column stands for all of its features, and so does a date; in a `Periodic` kernel a date
-    stands for its days alone. A kernel with one parameter per named column keeps that: the features of
-    one column share a lengthscale. A `ParameterError` lists the columns where there is none of a name.
+    A text column or a date stands for all of its features; in a `Periodic` kernel a date stands for its
+    days alone. Where there is one parameter per named column, the features of a column share it.
 
     Examples
     --------
@@ -171,10 +358,8 @@ def in_data_units(kernel: Kernel, layout: InputLayout) -> Kernel:
     """Turn a kernel k in the data's units into one, k̃, on standardised inputs.
 
     k̃((x − mean) / scale, (x′ − mean) / scale) = k(x, x′). Names in `active_dims` are looked up first.
-    Lengthscales and periods are divided by the scale of their column. The variances of a linear kernel,
-    k = Σ_j v_j x_j x′_j with inputs centred at their means, are multiplied by its square. Where one
-    parameter stands for columns of different scales it becomes one per column. Signal variances, α and
-    a periodic kernel's lengthscale have no unit of an input and stay; so does a kernel of another class.
+    Lengthscales and periods are divided by the scale of their column, a linear kernel's variances (of
+    inputs centred at their means) multiplied by its square; what has no unit of an input stays.
 
     Examples
     --------

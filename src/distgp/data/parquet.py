@@ -24,9 +24,8 @@ from distgp.data.column import check_choices, distinct
 from distgp.data.encoding import Columns, complete_rows, learn_columns
 from distgp.data.locate import Keys, TableError
 from distgp.data.partition import RandomPartition, batch_of
-from distgp.data.sample import even_parts, named
 from distgp.data.scaling import Scaling, common_scale, scale_of
-from distgp.data.shard import Shard
+from distgp.data.shard import Shard, even_parts, named
 from distgp.data.table import BATCH_ROWS, Table, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
 

@@ -24,9 +24,10 @@ from distgp._util.parameters import (
     one_of,
 )
 from distgp._util.warn import warn_user
-from distgp.data import Scaling, Shard, place, sample
+from distgp.data import Scaling, Shard, place
+from distgp.data import shard as sample
 from distgp.data.rows import Schema, check_varies, observed_targets
-from distgp.data.sample import even_parts
+from distgp.data.shard import even_parts
 from distgp.diagnostics import metrics
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert

@@ -18,7 +18,7 @@ from distgp.plan import expert_for
 def fit(given: o.Given) -> None:
     """Fit a model to a table and write it to a file."""
     from distgp.cli.streaming import fit_table
-    from distgp.data.locate import find
+    from distgp.data.table import find
 
     terminal.refuse_existing(given.force, given.output)
     terminal.refuse_input(given.output, *find(given.data).paths)

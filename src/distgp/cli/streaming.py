@@ -146,7 +146,7 @@ def predict_table(
             f"the table has a column {taken[0]!r} already: give --prefix to name the new ones"
         )
     written = dropped = 0
-    with sink(output) as out, Progress("predicting rows", show=show) as progress:
+    with sink(output) as write, Progress("predicting rows", show=show) as progress:
         for batch, X, lost in _pieces(table, columns, missing, unknown):
             dropped += lost
             if not len(X):
@@ -154,7 +154,7 @@ def predict_table(
             arrays = unnamed(model.predict_with_interval, X, interval, **options)
             for name, values in zip(new, arrays, strict=True):
                 batch = batch.append_column(name, pa.array(values))
-            out.write(batch)
+            write(batch)
             written += len(X)
             progress.advance(len(X))
         if not written:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import types
 
-from distgp.data.locate import TableError
+from distgp.data.table import TableError
 
 DAY = 86_400.0
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from distgp.data.column import Column, check_choices, distinct, kind_of, numbers
-from distgp.data.locate import TableError
-from distgp.data.table import refuse_repeated
+from distgp.data.table import TableError, refuse_repeated
 
 MOST_NAMES = 50
 """The most columns that an error message lists."""

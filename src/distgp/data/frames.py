@@ -10,7 +10,7 @@ import pyarrow as pa
 from narwhals.dependencies import is_pandas_dataframe
 
 from distgp.data.encoding import Columns, complete_rows, learn
-from distgp.data.locate import TableError
+from distgp.data.table import TableError
 
 if TYPE_CHECKING:
     from narwhals.typing import IntoFrame

@@ -22,11 +22,10 @@ from torch import Tensor
 
 from distgp.data.column import check_choices, distinct
 from distgp.data.encoding import Columns, complete_rows, learn_columns
-from distgp.data.locate import Keys, TableError
 from distgp.data.partition import RandomPartition, batch_of
 from distgp.data.scaling import Scaling, common_scale, scale_of
 from distgp.data.shard import Shard, even_parts, named
-from distgp.data.table import BATCH_ROWS, Table, parquet_file, reading, with_keys
+from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
 
 MOMENT_ROWS = 2**16

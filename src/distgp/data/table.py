@@ -1,22 +1,36 @@
-"""Tables in files: CSV, Parquet and Arrow, read as a whole or in pieces, and written."""
+"""Tables in files: found, read as a whole or in pieces, and written.
+
+A table is one file, a folder or a glob, here or on any file system of pyarrow. The listing is pyarrow's
+and the matching of globs fsspec's. pyarrow.dataset discovers files too, but takes every file of a folder
+whatever its suffix, or leaves out damaged ones, and takes folders' names for numbers: 007 becomes 7.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute
+from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow import csv, fs, parquet
 from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string
 
-from distgp.data.locate import Keys, TableError, find, kind_of
 from distgp.files.writing import whole
 
+SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+SUFFIXES |= {".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The value that writers of partitioned tables name the folder of rows without a value by."""
+Keys: TypeAlias = "dict[str, pa.Scalar]"
+"""The values of columns that the names of a file's folders give, by the columns' names."""
 BATCH_ROWS = 2**16
 """Rows that are read, predicted and written at a time."""
 CSV_BLOCK = 2**24
@@ -26,6 +40,103 @@ Types: TypeAlias = "Mapping[str, pa.DataType | None]"
 """The types of columns, by their names; None for those that are found in the file."""
 AnyRows = TypeVar("AnyRows", pa.RecordBatch, pa.Table)
 pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
+
+
+class TableError(ValueError):
+    """A file cannot be read as a table, or lacks what is asked of it."""
+
+
+class Found(NamedTuple):
+    """The sorted paths of files on a file system, and the folder below which they were looked for."""
+
+    system: fs.FileSystem
+    paths: tuple[str, ...]
+    root: str
+
+
+def find(path: str | Path) -> Found:
+    """Find the files that a path or URI stands for: a file, a folder with all tables below it, or a glob.
+
+    In a glob, ``*`` and ``?`` match within one name and ``**`` any number of folders; a ``?`` in a URI
+    begins its options, such as ``?region=eu-west-1``.
+    """
+    if not str(path).strip():
+        raise TableError("expected the name of a file, a folder or a glob, got an empty text")
+    try:
+        system, full = _resolve(str(path))
+        kind = system.get_file_info(full).type
+        if kind == fs.FileType.File:
+            return Found(system, (full,), full.rpartition("/")[0])
+        if kind == fs.FileType.Directory:
+            paths, root = _inside(system, full), full.rstrip("/")
+            none = f"the folder {str(path)!r} holds no files that end in {', '.join(SUFFIXES)}"
+        else:
+            plain, *wild = re.split(r"[*?[]", full, maxsplit=1)
+            root = plain.rpartition("/")[0]
+            paths = _matching(system, full, root) if wild else []
+            none = f"no file matches {str(path)!r}" if wild else f"there is no file {str(path)!r}"
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"cannot list {path}: {error}") from error
+    if not paths:
+        raise TableError(none)
+    return Found(system, tuple(sorted(paths)), root)
+
+
+def kind_of(path: str | Path) -> str:
+    """Tell the kind of a table from the suffix of its file: "csv", "parquet" or "arrow"."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise TableError(f"cannot tell what {Path(path).name!r} is: expected a suffix of {known}")
+    return SUFFIXES[suffix]
+
+
+def _resolve(text: str) -> tuple[fs.FileSystem, str]:
+    """Split a path or URI into its file system and the path there, wildcards included."""
+    if "://" not in text:
+        return fs.LocalFileSystem(), Path(os.path.abspath(text)).as_posix()
+    address, mark, options = text.partition("?")
+    # Wildcards are not allowed in URIs: pyarrow gets the folder before the first one.
+    plain = re.split(r"[*[]", address)[0]
+    folder = address if plain == address else plain.rpartition("/")[0]
+    system, root = fs.FileSystem.from_uri(folder + mark + options)
+    return system, root + address[len(folder) :]
+
+
+def _inside(system: fs.FileSystem, folder: str) -> list[str]:
+    """List the tables in a folder; what begins with "." or "_" is temporary, or about the others."""
+    inside = system.get_file_info(fs.FileSelector(folder, recursive=True))
+    tables = [i.path for i in inside if i.is_file and Path(i.path).suffix.lower() in SUFFIXES]
+    return [path for path in tables if not re.search(r"/[._]", path[len(folder.rstrip("/")) :])]
+
+
+def _matching(system: fs.FileSystem, pattern: str, root: str) -> list[str]:
+    """List the files that match a glob; as in a shell, wildcards match no leading dots."""
+    names = [str(name) for name in ArrowFSWrapper(system).glob(pattern)]
+    if "/." not in pattern[len(root) :]:
+        names = [name for name in names if "/." not in name[len(root) :]]
+    return [info.path for info in system.get_file_info(names) if info.is_file]
+
+
+def _keys(paths: Sequence[str], root: str) -> tuple[Keys, ...]:
+    """Read the names of folders such as ``year=2024`` below the root, for each file.
+
+    The values of a name are integers where all of them are, else texts.
+    """
+    below = (path[len(root) :].split("/")[:-1] for path in paths)
+    given = [dict(part.split("=", 1) for part in parts if "=" in part) for parts in below]
+    texts = {
+        name
+        for own in given
+        for name, value in own.items()
+        if value != NO_VALUE and not re.fullmatch(r"0|-?[1-9][0-9]{0,17}", unquote(value))
+    }
+
+    def scalar(name: str, value: str) -> pa.Scalar:
+        known = pa.scalar(None if value == NO_VALUE else unquote(value), pa.string())
+        return known if name in texts else known.cast(pa.int64())
+
+    return tuple({name: scalar(name, value) for name, value in own.items()} for own in given)
 
 
 @dataclass(frozen=True)
@@ -44,12 +155,9 @@ class Table:
 
     @staticmethod
     def open(path: str | Path) -> Table:
-        """Look at the columns of a file, a folder, a glob or a URI of one; reads no rows.
-
-        A TableError says that there is no such file, it is no table, or its files differ in their columns.
-        """
-        found = find(path)
-        system, paths, keys = found.system, found.paths, found.keys()
+        """Look at the columns of a file, a folder, a glob or a URI of one; reads no rows."""
+        system, paths, root = find(path)
+        keys = _keys(paths, root)
         kinds = sorted({kind_of(name) for name in paths})
         if len(kinds) > 1:
             raise TableError(
@@ -113,33 +221,24 @@ class Table:
         return piece if piece.schema == self.schema else piece.cast(self.schema)
 
 
-class Sink:
-    """A table being written; its schema is that of the first batch."""
-
-    def __init__(self, path: Path, kind: str) -> None:
-        self._path, self._kind = path, kind
-        self._writer: Any = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append a batch."""
-        if self._writer is None:
-            if self._kind == "csv":
-                _refuse_nested(batch.schema)
-            self._writer = _WRITERS[self._kind](str(self._path), batch.schema)
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
 @contextmanager
-def sink(path: str | Path) -> Iterator[Sink]:
-    """Open a table to write batches to; the file appears whole at the end, or not at all."""
-    kind = kind_of(path)
-    with whole(path) as part, closing(Sink(part, kind)) as out:
-        yield out
+def sink(path: str | Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Yield a function that writes batches to a table, which appears whole at the end, or not at all.
+
+    Its schema is that of the first batch.
+    """
+    kind, writer = kind_of(path), None
+    with whole(path) as part, ExitStack() as writers:
+
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal writer
+            if writer is None:
+                if kind == "csv":
+                    _refuse_nested(batch.schema)
+                writer = writers.enter_context(_WRITERS[kind](str(part), batch.schema))
+            writer.write_batch(batch)
+
+        yield write
 
 
 def refuse_repeated(names: Sequence[str], table: str) -> None:

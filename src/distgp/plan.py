@@ -29,7 +29,7 @@ from distgp._util.parameters import (
 )
 from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
-from distgp.data.column import CHOICES
+from distgp.data.encoding import CHOICES
 from distgp.data.partition import PARTITIONS, Partition, RandomPartition
 from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import Scaling

@@ -22,8 +22,7 @@ from distgp import export, pipeline
 from distgp._util.parameters import a_count, a_probability, a_seed, is_auto
 from distgp.aggregation import Aggregator, Combined
 from distgp.data import frames
-from distgp.data.column import check_choices
-from distgp.data.encoding import Columns
+from distgp.data.encoding import Columns, check_choices
 from distgp.data.parquet import ParquetRows
 from distgp.data.partition import Partition
 from distgp.data.rows import (

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from distgp._util.progress import Progress
 from distgp.cli.terminal import refuse_input
-from distgp.data.column import numbers
-from distgp.data.encoding import Columns, complete_rows, learn
+from distgp.data.encoding import Columns, complete_rows, learn, numbers
 from distgp.data.parquet import ParquetRows
 from distgp.data.rows import Rows, Schema
 from distgp.data.table import Table, TableError, sink

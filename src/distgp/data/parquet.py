@@ -20,8 +20,7 @@ import torch
 from pyarrow import fs, parquet
 from torch import Tensor
 
-from distgp.data.column import check_choices, distinct
-from distgp.data.encoding import Columns, complete_rows, learn_columns
+from distgp.data.encoding import Columns, check_choices, complete_rows, distinct, learn_columns
 from distgp.data.partition import RandomPartition, batch_of
 from distgp.data.scaling import Scaling, common_scale, scale_of
 from distgp.data.shard import Shard, even_parts, named

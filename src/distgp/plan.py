@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp._util.numbers import is_integer
-from distgp._util.parameters import (
+from distgp._util.checks import (
     Resolver,
     a_count,
     a_name,
@@ -24,6 +23,7 @@ from distgp._util.parameters import (
     a_seed,
     by_name,
     is_auto,
+    is_integer,
     one_of,
     some_names,
 )

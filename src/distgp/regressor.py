@@ -19,7 +19,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
-from distgp._util.parameters import a_count, a_probability, a_seed, is_auto
+from distgp._util.checks import a_count, a_probability, a_seed, is_auto
 from distgp.aggregation import Aggregator, Combined
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns, check_choices

@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 
 MOVED = {
     "distgp.choice": "distgp.selection",

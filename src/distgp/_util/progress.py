@@ -23,12 +23,6 @@ class Progress:
 
     The `title` says what is being done, the `total` how many steps there are, where that is known.
     Without `show` nothing is said at all.
-
-    Examples
-    --------
-    >>> with Progress("training", total=3, show=False) as progress:
-    ...     for _ in range(3):
-    ...         progress.advance(text="objective 1.5")
     """
 
     def __init__(self, title: str, total: int | None = None, show: bool = True) -> None:

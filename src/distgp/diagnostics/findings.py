@@ -13,7 +13,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.data import shard as sample
 from distgp.engines import travels
 from distgp.experts import Posterior, SparsePosterior, inducing

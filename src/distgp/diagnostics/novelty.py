@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.aggregation import Ensemble
 from distgp.data import shard as sample
 from distgp.data.neighbors import Neighbors

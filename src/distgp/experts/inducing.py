@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.data import shard as samples
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, unstack

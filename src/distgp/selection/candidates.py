@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from distgp._util.parameters import is_auto
+from distgp._util.checks import is_auto
 from distgp.plan import FIRST_KERNEL, Plan
 from distgp.training import NearestRows
 

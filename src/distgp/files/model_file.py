@@ -1,9 +1,8 @@
 """Models in files: one safetensors file, its header a JSON description. Never pickle.
 
-A model is a tree of our own frozen dataclasses with tensors at its leaves. The tree goes into the
-header, the tensors into the file, each in the memory order that it had, so that a loaded model
-computes the same numbers to the last bit. Classes are written by the names in `NAMES`, never by module
-paths, and no other class is ever built from a file.
+A model is a tree of our own frozen dataclasses with tensors at its leaves, each stored in the memory
+order that it had, so that a loaded model computes the same numbers to the last bit. Classes are written
+by the names in `NAMES`, never by module paths, and no other class is ever built from a file.
 """
 
 from __future__ import annotations
@@ -172,7 +171,7 @@ class ModelFileError(ValueError):
     """A file is not a model of distgp, or is damaged, or too new."""
 
 
-def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
+def save(path: Path | str, tree: object, about: dict[str, str]) -> None:
     """Write a tree; `about` are readable entries of the header."""
     encoder = _Encoder()
     header = {"kind": KIND, "format": str(FORMAT), "distgp": __version__} | about
@@ -206,22 +205,17 @@ def load(path: Path | str, device: str | None = None) -> Any:
         if header.get("checksum") != checksum(header.get("tree", ""), tensors):
             raise ModelFileError(f"{path} was damaged after it was written: save the model again")
         warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
-        tree = header["tree"]
+        tree, old = header["tree"], header["format"] == "1"
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
-        old = header["format"] == "1"
-        found = _Decoder(tensors, device, _names_of_format_1() if old else NAMES).decode(
-            json.loads(tree)
-        )
+        names = _names_of_format_1() if old else NAMES
+        found = _Decoder(tensors, device, names).decode(json.loads(tree))
         return _state_of_format_1(found) if old else found
 
 
 @contextmanager
 def readable(path: Path | str) -> Iterator[None]:
-    """Turn whatever goes wrong in a block that builds a model from a file into one error.
-
-    Files may be forged, with any tree and a checksum that fits it.
-    """
+    """Turn whatever goes wrong in building a model from a file, which may be forged, into one error."""
     try:
         yield
     except (ModelFileError, MemoryError, OSError):
@@ -276,16 +270,17 @@ class _Encoder:
         self._seen: dict[int, Any] = {}
         self._kept: list[Any] = []  # so that an id stays one object's while we write
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: object, path: str) -> Any:
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
             return value if np.isfinite(value) else {"float": str(value)}
-        if isinstance(value, list) and len(value) > LONG_LIST and _all_floats(value):
-            return self._leaf(np.array(value), path)
         if isinstance(value, list | tuple):
+            plain = isinstance(value, list)
+            if plain and len(value) > LONG_LIST and all(isinstance(item, float) for item in value):
+                return self._leaf(np.array(value), path)
             items = [self.encode(item, f"{path}.{i}") for i, item in enumerate(value)]
-            return items if isinstance(value, list) else {"tuple": items}
+            return items if plain else {"tuple": items}
         if isinstance(value, dict):
             return {"dict": {k: self.encode(v, f"{path}.{k}") for k, v in value.items()}}
         if isinstance(value, np.generic):
@@ -294,13 +289,11 @@ class _Encoder:
             return self._seen[id(value)]
         self._kept.append(value)
         if isinstance(value, Tensor | np.ndarray):
-            node = self._leaf(value, path)
-            self._seen[id(value)] = node
-            return node
+            return self._seen.setdefault(id(value), self._leaf(value, path))
         self._seen[id(value)] = {"same": path}
         return self._object(value, path)
 
-    def _leaf(self, value: Tensor | np.ndarray, path: str) -> Any:
+    def _leaf(self, value: Tensor | np.ndarray, path: str) -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "biuf":
                 return {"array": self.encode(value.tolist(), path)}
@@ -311,7 +304,7 @@ class _Encoder:
         self.tensors[path] = stored.to("cpu", copy=True).contiguous()
         return {"tensor": path, "turned": turned, "device": value.device.type}
 
-    def _object(self, value: Any, path: str) -> Any:
+    def _object(self, value: object, path: str) -> dict[str, Any]:
         name = name_of(type(value))
         if name is None:
             raise TypeError(
@@ -322,16 +315,9 @@ class _Encoder:
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
         specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        fields = {
-            spec.name: self.encode(getattr(value, spec.name), f"{path}.{spec.name}")
-            for spec in specs
-            if spec.init
-        }
+        given = {spec.name: getattr(value, spec.name) for spec in specs if spec.init}
+        fields = {key: self.encode(part, f"{path}.{key}") for key, part in given.items()}
         return {"class": name, "path": path, "fields": fields}
-
-
-def _all_floats(values: list[Any]) -> bool:
-    return all(isinstance(value, float) for value in values)
 
 
 class _Decoder:
@@ -346,7 +332,7 @@ class _Decoder:
         self._tensors, self._device, self._names = tensors, device, names
         self._seen: dict[str, Any] = {}
 
-    def decode(self, node: Any) -> Any:
+    def decode(self, node: object) -> Any:
         if isinstance(node, list):
             return [self.decode(item) for item in node]
         if not isinstance(node, dict):
@@ -360,9 +346,6 @@ class _Decoder:
             made = (self._names.get(node["class"]) or class_of(node["class"]))(**fields)
             self._seen[node["path"]] = made
             return made
-        return self._plain(node)
-
-    def _plain(self, node: dict[str, Any]) -> Any:
         if "tuple" in node:
             return tuple(self.decode(item) for item in node["tuple"])
         if "dict" in node:
@@ -379,15 +362,10 @@ class _Decoder:
                 self._seen[name] = value.numpy()
             else:
                 # A copy of its own: matrix products depend, in the last bit, on memory alignment.
-                value = value.to(self._place(node["device"]), copy=True)
+                there = node["device"] if torch.cuda.is_available() else "cpu"
+                value = value.to(there if self._device is None else self._device, copy=True)
                 self._seen[name] = value.mT if node["turned"] else value
         return self._seen[name]
-
-    def _place(self, device: str) -> str:
-        """The device asked for, or that of the tensor if it exists here."""
-        if self._device is not None:
-            return self._device
-        return device if torch.cuda.is_available() else "cpu"
 
 
 def _names_of_format_1() -> dict[str, Callable[..., Any]]:
@@ -403,8 +381,7 @@ def _names_of_format_1() -> dict[str, Callable[..., Any]]:
 def _state_of_format_1(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an estimator in a file of format 1, as it is now.
 
-    A list of models, one for each target, stood beside what they have in common; the noise of rows of
-    their own, and what the training inputs look like, were parts of each.
+    A list of models stood beside what they have in common, each with row noise and training inputs.
     """
     targets, inputs = [], None
     for one in state["models"]:

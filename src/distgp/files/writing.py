@@ -19,9 +19,8 @@ ORDINARY = 0o666
 def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
     """Yield a temporary path beside a file, which takes its place if the block ends without an exception.
 
-    Otherwise it is removed, so that readers never see half a file. A file that is replaced keeps its mode,
-    and a new one gets `mode`; of a symbolic link, the file that it points to is replaced. Raises an
-    OSError for a device, a pipe or a folder, and where there is no folder to write to.
+    Otherwise it is removed. A file that is replaced keeps its mode, and a new one gets `mode`; of a
+    symbolic link, the file that it points to is replaced. Devices, pipes and folders are refused.
     """
     path = _regular(path)
     part = _part_of(path)

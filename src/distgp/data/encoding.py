@@ -20,7 +20,6 @@ from pyarrow import types
 
 from distgp.data.table import TableError, refuse_repeated
 
-DAY = 86_400.0
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
 """A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
 MOST_CATEGORIES = 100
@@ -60,9 +59,8 @@ def check_choices(**given: object) -> None:
 class Column:
     """One input column of a table, with what was learnt of it when the model was fitted.
 
-    A category has its texts in the order of their columns of 0 and 1. A date may come with a time of day,
-    whose phase counts then, and with a time zone, whose clocks give the phases. A number may be written
-    as true or false (boolean).
+    A category has its texts in the order of their columns of 0 and 1. A date may come with a time of day
+    and a time zone, whose clocks give the phases. A number may be written as true or false (boolean).
     """
 
     name: str
@@ -147,7 +145,7 @@ class Column:
         """Give days since 1970 for trends, and the phase in year, week and day for cycles."""
         stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
-        days = micros / 1e6 / DAY
+        days = micros / 1e6 / 86_400.0
         phases = [(days - CYCLES[cycle][0]) / CYCLES[cycle][1] for cycle in self._cycles]
         angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
         waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
@@ -302,10 +300,7 @@ class Columns:
 
 
 def learn(table: pa.Table, target: str | None, impute: bool = False, **options: Any) -> Columns:
-    """Find out what the columns of a table in memory are; the options are those of `learn_columns`.
-
-    With `impute`, missing numbers get the mean of the others, and missing texts the share of each text.
-    """
+    """Find out what the columns of a table in memory are; `impute` fills missing values with the means."""
     refuse_repeated(table.schema.names, "the table")
     if table.num_rows == 0:
         raise TableError("the table has columns but no rows")
@@ -329,10 +324,9 @@ def learn_columns(
 ) -> Columns:
     """Find out what the columns of a table are, from their types and the different texts in them.
 
-    `texts_of` gives the different values, as text, of the column of a name, and is asked for categories
-    alone. The target is None where the table holds inputs alone. Inputs are the `features`, in order, by
-    default all columns but the target, without those to `drop`; the numbers of `categorical` ones are names
-    of categories. Columns of `dates` are refused, or expanded into days and phases of year, week and day.
+    `texts_of` gives the different texts of a category. The target is None where the table holds inputs
+    alone. Inputs are the `features`, in order, by default all columns but the target, without those to
+    `drop`; numbers of `categorical` columns are names of categories.
     """
     check_choices(dates=dates)
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
@@ -354,11 +348,7 @@ def learn_columns(
 
 
 def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
-    """Tell which rows have all their values, (rows,), given those of columns of these names.
-
-    Infinite values are refused; missing ones, which are NaN, where `missing` is "refuse". Imputed rows
-    are complete here.
-    """
+    """Tell which rows have all their values, (rows,); refuse infinite ones, and NaN if to be refused."""
     check_choices(missing=missing)
     infinite = np.isinf(values).any(0)
     if infinite.any():

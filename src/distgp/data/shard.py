@@ -67,10 +67,9 @@ class Shard:
         weight: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Shard:
-        """Build one shard from inputs (n, d) and targets (n,), checked.
+        """Build one shard from finite inputs (n, d) and targets (n,) of one dtype on one device, checked.
 
-        X and y are finite floating-point values of one dtype on one device; the other parameters are
-        those of the class, and the rows are numbered 0 … n − 1 by default.
+        The other parameters are those of the class; rows are numbered 0 … n − 1 by default.
         """
         X, y = torch.as_tensor(X), torch.as_tensor(y)
         if X.ndim != 2 or y.shape != X.shape[:-1]:
@@ -339,10 +338,7 @@ def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
 
 
 def row_priority(rows: Tensor, seed: int) -> Tensor:
-    """A pseudo-random number per row number: the SplitMix64 mixer of row and seed.
-
-    The result is signed, in the order of the mixer's unsigned numbers.
-    """
+    """The SplitMix64 mixer of each row's number and the seed, signed, in the order of unsigned numbers."""
 
     def shifted(z: Tensor, bits: int) -> Tensor:  # of the unsigned number
         return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -27,8 +27,7 @@ from distgp.files.writing import whole
 
 SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 SUFFIXES |= {".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""The value that writers of partitioned tables name the folder of rows without a value by."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # names the folder of rows without a value
 Keys: TypeAlias = "dict[str, pa.Scalar]"
 """The values of columns that the names of a file's folders give, by the columns' names."""
 BATCH_ROWS = 2**16
@@ -119,10 +118,7 @@ def _matching(system: fs.FileSystem, pattern: str, root: str) -> list[str]:
 
 
 def _keys(paths: Sequence[str], root: str) -> tuple[Keys, ...]:
-    """Read the names of folders such as ``year=2024`` below the root, for each file.
-
-    The values of a name are integers where all of them are, else texts.
-    """
+    """Read folders' names such as ``year=2024`` below the root; not all integers, they are texts."""
     below = (path[len(root) :].split("/")[:-1] for path in paths)
     given = [dict(part.split("=", 1) for part in parts if "=" in part) for parts in below]
     texts = {
@@ -143,8 +139,8 @@ def _keys(paths: Sequence[str], root: str) -> tuple[Keys, ...]:
 class Table:
     """One or more files of one kind ("csv", "parquet" or "arrow") with the same columns.
 
-    Rows are read in the order of the paths. The schema is unified over all files; it includes the columns
-    that the names of folders give, such as ``year=2024``, whose values are the keys of each file.
+    The schema is unified over all files, with the columns that the names of folders give, such as
+    ``year=2024``, whose values are the keys of each file.
     """
 
     system: fs.FileSystem
@@ -195,10 +191,7 @@ class Table:
     def batches(
         self, types: Types | None = None, rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
-        """Read pieces of at most `rows` rows, in bounded memory.
-
-        Given the `types` of the columns of CSV files that are used, all others are texts, as written.
-        """
+        """Read pieces of at most `rows` rows; columns of CSV files that have no `types` are texts then."""
         known: dict[str, pa.DataType] = {}
         for field in self.schema:  # a CSV column that begins without values may go on with any
             unused = types is not None and field.name not in types
@@ -223,10 +216,7 @@ class Table:
 
 @contextmanager
 def sink(path: str | Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield a function that writes batches to a table, which appears whole at the end, or not at all.
-
-    Its schema is that of the first batch.
-    """
+    """Yield a function that writes batches to a table, which appears whole at the end, or not at all."""
     kind, writer = kind_of(path), None
     with whole(path) as part, ExitStack() as writers:
 
@@ -271,10 +261,8 @@ def reading(system: fs.FileSystem, path: str, kind: str) -> Iterator[pa.NativeFi
 
 
 def parquet_file(file: pa.NativeFile) -> parquet.ParquetFile:
-    """Open a Parquet file for reading in batches.
-
-    It is neither pre-fetched nor read by pyarrow.dataset's scanner: both hold a row group as a whole.
-    """
+    """Open a Parquet file for reading in batches."""
+    # Neither pre-fetched nor read by pyarrow.dataset's scanner: both hold a row group as a whole.
     return parquet.ParquetFile(file, buffer_size=2**20, pre_buffer=False)
 
 

@@ -14,8 +14,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-LINE_SECONDS = 10.0
-"""Where there is no terminal, at most one line is written in this many seconds."""
+LINE_SECONDS = 10.0  # where there is no terminal, at most one line is written in this many seconds
 
 
 class Progress:

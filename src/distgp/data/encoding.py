@@ -23,8 +23,7 @@ from distgp.data.table import TableError, refuse_repeated
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
 """A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
 MOST_CATEGORIES = 100
-MOST_NAMES = 50
-"""The most columns that an error message lists."""
+MOST_NAMES = 50  # columns that an error message lists
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 """Names that pandas gives a frame's index in files: not columns that anyone meant."""
 _LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
@@ -207,11 +206,9 @@ def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
     """Sort the texts of a category; refuse more than `MOST_CATEGORIES`."""
     found = sorted(texts)
     if len(found) > MOST_CATEGORIES:
-        looks = (
-            "dates; make times of them, by pandas.to_datetime for one,"
-            if _LIKE_A_DATE.match(found[len(found) // 2])
-            else "a name or a number; convert it,"
-        )
+        looks = "a name or a number; convert it,"
+        if _LIKE_A_DATE.match(found[len(found) // 2]):
+            looks = "dates; make times of them, by pandas.to_datetime for one,"
         raise TableError(
             f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
             f"it looks like {looks} or leave it out (--drop {name})"
@@ -282,9 +279,9 @@ class Columns:
         wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
         there = set(names)
         if lacking := [name for name in wanted if name not in there]:
+            lacks, has = _listed(lacking), _listed(names)
             raise TableError(
-                f"the table lacks the column(s) {_listed(lacking)} that the model needs; it has "
-                f"{_listed(names)}"
+                f"the table lacks the column(s) {lacks} that the model needs; it has {has}"
             )
 
     def matrix(self, batch: pa.RecordBatch | pa.Table, unknown: str = "refuse") -> np.ndarray:
@@ -340,10 +337,8 @@ def learn_columns(
         raise TableError(f"no input columns are left beside the target {target!r}")
     if target is not None and kind_of(schema.field(target).type) not in ("number", "empty"):
         raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
-    inputs = (
-        Column.learn(name, schema.field(name).type, texts_of, name in labels, dates)
-        for name in kept
-    )
+    fields = (schema.field(name) for name in kept)
+    inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates) for f in fields)
     return Columns(target or "", tuple(inputs))
 
 

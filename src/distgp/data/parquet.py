@@ -26,8 +26,7 @@ from distgp.data.shard import Shard, even_parts, named
 from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
 
-MOMENT_ROWS = 2**16
-"""Rows that are looked at together when columns are measured."""
+MOMENT_ROWS = 2**16  # rows that are looked at together when columns are measured
 Mark: TypeAlias = tuple[int, int, str]
 """The size and time of a file and a hash of its footer, by which a change is noticed."""
 

@@ -14,8 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from distgp.data.shard import PADDING, Shard
 
-BLOCK = 2**22
-"""Entries of the distance matrix held at a time when rows are assigned to centres."""
+BLOCK = 2**22  # entries of the distance matrix held at a time when rows are assigned to centres
 
 
 class Partition(ABC):

@@ -225,9 +225,8 @@ def is_plain(X: object) -> bool:
     """Whether a table is a pandas frame of numbers without missing values, which scikit-learn reads."""
     if not is_pandas_dataframe(X):
         return False
-    if not all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in X.dtypes):
-        return False
-    return not bool(X.isna().to_numpy().any())
+    numbers = all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in X.dtypes)
+    return numbers and not X.isna().to_numpy().any()
 
 
 def to_arrow(X: Frame) -> pa.Table:
@@ -305,9 +304,9 @@ def encoded(
 
 def names_of(X: Frame) -> list[str]:
     """List the names of a table's columns."""
-    table: Any = X  # the libraries have no type in common
     if isinstance(X, pa.Table | pa.RecordBatch):
-        return list(table.schema.names)
+        return X.schema.names
+    table: Any = X  # the libraries have no type in common
     names = table.collect_schema().names() if hasattr(X, "collect_schema") else table.columns
     return [str(name) for name in names]
 

@@ -159,9 +159,7 @@ class Shard:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Shard:
         """The same shard on another device or in another dtype."""
-        return _each(
-            self, lambda values: values.to(device, dtype if values.is_floating_point() else None)
-        )
+        return _each(self, lambda v: v.to(device, dtype if v.is_floating_point() else None))
 
 
 def stack(shards: Sequence[Shard]) -> Shard:

@@ -30,8 +30,7 @@ SUFFIXES |= {".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # names the folder of rows without a value
 Keys: TypeAlias = "dict[str, pa.Scalar]"
 """The values of columns that the names of a file's folders give, by the columns' names."""
-BATCH_ROWS = 2**16
-"""Rows that are read, predicted and written at a time."""
+BATCH_ROWS = 2**16  # rows that are read, predicted and written at a time
 CSV_BLOCK = 2**24
 """Bytes of a CSV file from which the types of columns that nobody declared are guessed."""
 CSV_FORM = csv.ParseOptions(newlines_in_values=True)

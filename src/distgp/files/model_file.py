@@ -63,8 +63,7 @@ FORMAT = 2
 
 LARGEST_TREE = 2_000_000
 """The most values in the header of a file: those of a forged one could fill the memory."""
-LONG_LIST = 1_000
-"""Lists of more numbers than this are stored as tensors, not in the header."""
+LONG_LIST = 1_000  # lists of more numbers than this are stored as tensors, not in the header
 
 NAMES: dict[str, type] = {
     "models": Model,
@@ -190,17 +189,8 @@ def load(path: Path | str, device: str | None = None) -> Any:
         raise TypeError(f"expected the path of a model file, got {path!r:.60}")
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no model file {str(path)!r}")
-    path = Path(path)
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
-            _check(path, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ModelFileError(
-            f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
-            "model again"
-        ) from error
+    with _opened(path) as (file, header):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     with readable(path), warnings.catch_warnings():
         if header.get("checksum") != checksum(header.get("tree", ""), tensors):
             raise ModelFileError(f"{path} was damaged after it was written: save the model again")
@@ -232,13 +222,23 @@ def readable(path: Path | str) -> Iterator[None]:
 
 def header(path: Path | str) -> dict[str, str]:
     """The readable entries of a model file's header: format, version, estimator, parameters, …"""
+    with _opened(path) as (_, found):
+        return {name: text for name, text in found.items() if name not in ("tree", "checksum")}
+
+
+@contextmanager
+def _opened(path: Path | str) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Open a model file; refuse what is none, is damaged, or is of a later format."""
     try:
         with safe_open(str(path), framework="pt") as file:
             found = file.metadata() or {}
+            _check(path, found)
+            yield file, found
     except SafetensorError as error:
-        raise ModelFileError(f"{path} is not a model file of distgp ({error})") from error
-    _check(Path(path), found)
-    return {name: text for name, text in found.items() if name not in ("tree", "checksum")}
+        raise ModelFileError(
+            f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
+            "model again"
+        ) from error
 
 
 def checksum(tree: str, tensors: dict[str, Tensor]) -> str:
@@ -251,7 +251,7 @@ def checksum(tree: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check(path: Path, header: dict[str, str]) -> None:
+def _check(path: Path | str, header: dict[str, str]) -> None:
     if header.get("kind") != KIND:
         raise ModelFileError(f"{path} is a safetensors file, but not a model that distgp has saved")
     number = header.get("format", "")

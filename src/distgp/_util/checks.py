@@ -1,8 +1,4 @@
-"""Checks of what users give as parameters, what names stand for, and warnings at a user's own line.
-
-A resolver, called with a parameter's name and value, returns what the value stands for, or raises a
-ValueError that says what was expected and what came.
-"""
+"""Checks of what users give as parameters, what names stand for, and warnings at a user's own line."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from sklearn.utils import check_random_state
 PACKAGE = str(Path(__file__).parents[1])
 Named = TypeVar("Named")
 Resolver: TypeAlias = Callable[[str, object], object]
-"""Returns what a parameter's value stands for, given the parameter's name and the value."""
+"""Returns what a parameter, of a name and a value, stands for; a ValueError says what was expected."""
 
 
 def warn_user(text: str, category: type[Warning]) -> None:

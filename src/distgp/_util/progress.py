@@ -18,11 +18,7 @@ LINE_SECONDS = 10.0  # where there is no terminal, at most one line is written i
 
 
 class Progress:
-    """A counter of steps that tells the user, on standard error, how far the work has come.
-
-    The `title` says what is being done, the `total` how many steps there are, where that is known.
-    Without `show` nothing is said at all.
-    """
+    """A counter of steps that tells the user, on standard error and if to `show`, how far the work is."""
 
     def __init__(self, title: str, total: int | None = None, show: bool = True) -> None:
         self.title, self.total, self.show = title, total, show

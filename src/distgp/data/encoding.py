@@ -24,8 +24,7 @@ CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
 """A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
 MOST_CATEGORIES = 100
 MOST_NAMES = 50  # columns that an error message lists
-INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
-"""Names that pandas gives a frame's index in files: not columns that anyone meant."""
+INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")  # pandas' names of an index in files
 _LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
@@ -37,7 +36,6 @@ TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "category": (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary),
     "empty": (types.is_null,),
 }
-"""The Arrow types of each kind of column."""
 CHOICES = {
     "missing": ("refuse", "drop", "impute"),
     "dates": ("refuse", "expand"),
@@ -58,8 +56,7 @@ def check_choices(**given: object) -> None:
 class Column:
     """One input column of a table, with what was learnt of it when the model was fitted.
 
-    A category has its texts in the order of their columns of 0 and 1. A date may come with a time of day
-    and a time zone, whose clocks give the phases. A number may be written as true or false (boolean).
+    Phases of dates are those of clocks in their time zone; booleans are numbers written as true or false.
     """
 
     name: str
@@ -118,10 +115,7 @@ class Column:
         return numbers(self.name, values)[:, None]
 
     def _one_hot(self, values: Values, unknown: str) -> np.ndarray:
-        """Give every category a column of 0 and 1.
-
-        An unknown one is refused, or, if "new", put as far from the known ones as they are from each other.
-        """
+        """Give every category a column of 0 and 1; refuse unknown ones, or put them far from all."""
         texts = as_text(values)
         codes = pc.index_in(texts, pa.array(self.categories, pa.string()))
         strange = pc.and_(pc.is_valid(values), pc.is_null(codes))
@@ -135,7 +129,8 @@ class Column:
         index, k = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False), len(self.categories)
         hot = (index[:, None] == np.arange(k)).astype(np.float64)
         if unknown == "new":
-            # (t, …, t) is at distance √2 from all k unit vectors: kt² − 2t + 1 = 2
+            # As far from the others as they are from each other: (t, …, t) is at distance √2 from all k
+            # unit vectors, kt² − 2t + 1 = 2.
             hot[strange.to_numpy(zero_copy_only=False)] = (1.0 + math.sqrt(1.0 + k)) / k
         hot[pc.is_null(values).to_numpy(zero_copy_only=False)] = np.nan
         return hot

@@ -1,9 +1,8 @@
 """Exact search for nearest rows, among all rows or among those that come before in an order.
 
-A k-d tree finds neighbours where coordinates are few; elsewhere, and on a GPU, blocks of the distance
-matrix do. Neighbours *before* row i are found in the shortest prefix of 2^j rows that holds them all: at
-least half of it comes before i, so that little more than 2k of its nearest rows contain k that do, and
-where they do not the search is repeated with twice as many.
+Neighbours *before* row i are found in the shortest prefix of 2^j rows that holds them all: at least half
+of it comes before i, so that little more than 2k of its nearest rows contain k that do, and where they
+do not the search is repeated with twice as many.
 """
 
 from __future__ import annotations
@@ -22,14 +21,10 @@ TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
 GPU_TREE_COLUMNS, GPU_TREE_PAIRS = 6, 10**11
 """On a GPU the distance matrix is faster, except for few coordinates and so many pairs of points."""
-BLOCK = {"cpu": 2**20, "cuda": 2**27}
-"""Entries of the distance matrix that are held at a time."""
-SMALLEST_PREFIX = 512
-"""Rows before which a prefix is not made shorter: searching among so few costs nothing."""
-SPARE = 8
-"""Rows beyond those wanted that are looked at more closely where distances have rounding errors."""
-TIE = 1e-7
-"""The part of a unit by which coordinates are moved, at random per row, so that distances differ."""
+BLOCK = {"cpu": 2**20, "cuda": 2**27}  # entries of the distance matrix that are held at a time
+SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
+SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
+TIE = 1e-7  # the part of a unit by which coordinates are moved, so that distances differ
 
 
 def without_ties(coordinates: Tensor, priority: Tensor) -> Tensor:
@@ -163,10 +158,9 @@ class Neighbors(Search):
 
 
 class CorrelationNeighbors(Search):
-    """A search for kernels without coordinates: by 1 − |correlation| in place of squared distances.
+    """A search by 1 − |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n), for kernels without coordinates.
 
-    `correlation` maps points (N, d) and rows (n, d) to |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n). Where
-    correlations are equal, the rows' priorities decide.
+    Where correlations are equal, the rows' priorities decide.
     """
 
     def __init__(

@@ -33,17 +33,13 @@ Mark: TypeAlias = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one file, by their numbers in it, with the columns that folders' names give.
-
-    `offset` is the number of the file's first row in the whole data set; the `mark` is that of the file
-    when the rows were divided.
-    """
+    """Consecutive rows of one file, by their numbers in it, with the columns that folders' names give."""
 
     path: str
     rows: range
-    offset: int
+    offset: int  # the number of the file's first row in the whole data set
     keys: Keys
-    mark: Mark
+    mark: Mark  # of the file when the rows were divided
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,11 @@ Frame: TypeAlias = "IntoFrame | pa.RecordBatch"
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """The number of input columns, their names (None for arrays), and the table they were made of.
-
-    There is a table where there was more to do than to take its numbers as they are.
-    """
+    """The input columns: how many, their names (None for arrays), and the table they were made of."""
 
     n_features: int
     names: tuple[str, ...] | None = None
-    table: Columns | None = None
+    table: Columns | None = None  # where there was more to do than to take its numbers
 
     @staticmethod
     def of(columns: Columns) -> Schema:
@@ -60,8 +57,7 @@ class Schema:
 class Rows:
     """Training inputs (n, d) and targets (n,) or (n, targets), with all that was given for each row.
 
-    A row counts as `weight` copies; the variance of its target's `noise` may be known, the time at which
-    it was observed, and the group that it belongs to.
+    A row counts as `weight` copies; its `noise` is the variance of its target's.
     """
 
     X: np.ndarray
@@ -255,8 +251,7 @@ def learnt(
 ) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
     """Find out what a table's columns are, with the options of `learn_columns`, and make numbers of them.
 
-    The targets are y, or the column of the name `target`. Returned are the inputs and targets of the rows
-    kept, the columns, and which rows of the table are kept.
+    The targets are y, or the column `target`. Returned are X, y, the columns, and which rows are kept.
     """
     table = to_arrow(X)
     if not table.num_columns:

@@ -20,8 +20,8 @@ LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
 class Scaling:
     """The means and standard deviations of the input columns, (d,) each, and of the target.
 
-    With a linear trend there is a slope, (d,), too: what the target gains per standard deviation of each
-    column; the target's mean and scale then are those of what the trend leaves.
+    With a linear trend there is its slope per standard deviation of each column, (d,), too; the target's
+    mean and scale then are those of what the trend leaves.
     """
 
     x_mean: np.ndarray
@@ -44,10 +44,9 @@ class Scaling:
         weight: np.ndarray | None = None,
         blocks: Sequence[Sequence[int]] = (),
     ) -> Scaling:
-        """Measure inputs X (n, d) and one target y (n,); return the identity unless `normalize` is set.
+        """Measure inputs X (n, d) and one target y (n,), in which each row counts as `weight` copies.
 
-        With `linear`, a linear trend is taken out by least squares. Each row counts as `weight` copies, and
-        the columns of each of the `blocks` get one scale: see `common_scale`.
+        With `linear`, a linear trend is taken out; the columns of each of the `blocks` get one scale.
         """
         if not normalize:
             return Scaling.identity(X.shape[1])

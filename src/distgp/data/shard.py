@@ -1,8 +1,7 @@
 """Shards, the rows that experts see: one by one, in batches, on workers, and drawn at random.
 
-Every row has a pseudo-random priority that depends on the seed and on the row's number in the data
-set alone. Draws go by priority, so they are the same for any order of the shards, any division of
-them over workers, and any engine.
+Draws go by a pseudo-random priority of each row's number in the data set, so they are the same for any
+order of the shards, any division of them over workers, and any engine.
 """
 
 from __future__ import annotations
@@ -183,7 +182,7 @@ def stack(shards: Sequence[Shard]) -> Shard:
     def padded(values: Tensor, name: str) -> Tensor:
         more = (n - len(values), *values.shape[1:])
         fill = values[:1].expand(more) if name == "X" else values.new_full(more, PADDING[name])
-        return torch.cat([values, fill])
+        return torch.cat([values, fill]) if more[0] else values
 
     return _merged(shards, lambda name, parts: torch.stack([padded(part, name) for part in parts]))
 

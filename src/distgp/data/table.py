@@ -31,8 +31,7 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # names the folder of rows without a va
 Keys: TypeAlias = "dict[str, pa.Scalar]"
 """The values of columns that the names of a file's folders give, by the columns' names."""
 BATCH_ROWS = 2**16  # rows that are read, predicted and written at a time
-CSV_BLOCK = 2**24
-"""Bytes of a CSV file from which the types of columns that nobody declared are guessed."""
+CSV_BLOCK = 2**24  # bytes of a CSV file from which types of columns are guessed
 CSV_FORM = csv.ParseOptions(newlines_in_values=True)
 Types: TypeAlias = "Mapping[str, pa.DataType | None]"
 """The types of columns, by their names; None for those that are found in the file."""
@@ -55,8 +54,7 @@ class Found(NamedTuple):
 def find(path: str | Path) -> Found:
     """Find the files that a path or URI stands for: a file, a folder with all tables below it, or a glob.
 
-    In a glob, ``*`` and ``?`` match within one name and ``**`` any number of folders; a ``?`` in a URI
-    begins its options, such as ``?region=eu-west-1``.
+    In a URI, ``?`` is no wildcard but begins its options, such as ``?region=eu-west-1``.
     """
     if not str(path).strip():
         raise TableError("expected the name of a file, a folder or a glob, got an empty text")

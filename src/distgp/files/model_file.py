@@ -58,11 +58,8 @@ from distgp.selection.trials import Choice, Trial
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 
 KIND = "distgp-model"
-FORMAT = 2
-"""The number of the file format. Files with a lower number are read; those with a higher refused."""
-
-LARGEST_TREE = 2_000_000
-"""The most values in the header of a file: those of a forged one could fill the memory."""
+FORMAT = 2  # files with a lower number are read, those with a higher one refused
+LARGEST_TREE = 2_000_000  # values in a header: those of a forged one could fill the memory
 LONG_LIST = 1_000  # lists of more numbers than this are stored as tensors, not in the header
 
 NAMES: dict[str, type] = {
@@ -118,10 +115,7 @@ NAMES: dict[str, type] = {
     "grid/equations": sparsegrid.NormalEquations,
     "grid/posterior": sparsegrid.GridPosterior,
 }
-"""Every class of our own that a file may hold, by the name that files know it by.
-
-The names never change: a class may be renamed or moved, its name here may not.
-"""
+"""Every class of our own that a file may hold, by a name that never changes, even if the class's does."""
 NAME_OF = {kind: name for name, kind in NAMES.items()}
 REGISTRIES: dict[str, Callable[[], Mapping[str, type]]] = {
     "kernel": registry.all_kernels,

@@ -15,10 +15,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from pyarrow import types
 
-from distgp.data.table import TableError, refuse_repeated
+from distgp.data.table import TableError, pc, refuse_repeated
 
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
 """A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
@@ -27,7 +26,6 @@ MOST_NAMES = 50  # columns that an error message lists
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")  # pandas' names of an index in files
 _LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
-pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
 Values: TypeAlias = "pa.Array | pa.ChunkedArray"
 Kind = Literal["number", "category", "date"]
 TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {

@@ -273,13 +273,11 @@ def learnt(
 
 def _targets_of(table: pa.Table, y: ArrayLike | None) -> np.ndarray:
     """Return targets as an array, one for each row of the table."""
-    found = np.asarray(y)
+    n, found = table.num_rows, np.asarray(y)
     if found.ndim == 0:
         raise ValueError("y must have one target for each row of X, got one value or none")
-    if len(found) != table.num_rows:
-        raise ValueError(
-            f"X has {table.num_rows} rows, but y has {len(found)}: give one target per row"
-        )
+    if len(found) != n:
+        raise ValueError(f"X has {n} rows, but y has {len(found)}: give one target per row")
     return found
 
 

@@ -143,13 +143,10 @@ def _slope(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarra
 
 def _spread(columns: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and scale of each column; a column that does not vary keeps its scale."""
+    columns = columns.astype(np.float64, copy=False)
     with np.errstate(all="ignore"):
-        if weight is None:
-            mean = columns.mean(0, dtype=np.float64)
-            deviation = columns.std(0, dtype=np.float64)
-        else:
-            mean = np.average(columns.astype(np.float64), 0, weight)
-            deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
+        mean = np.average(columns, 0, weight)
+        deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
         square = np.square(deviation)
     lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)
     if not np.isfinite(square).all() or lost.any():

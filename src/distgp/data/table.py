@@ -265,59 +265,52 @@ def parquet_file(file: pa.NativeFile) -> parquet.ParquetFile:
 
 def _unified(schemas: Sequence[pa.Schema], paths: Sequence[str]) -> pa.Schema:
     """Find the schema that all files can be read with; refuse files with other columns."""
-    schema = schemas[0]
+    schema, first = schemas[0], paths[0]
     for other, path in zip(schemas[1:], paths[1:], strict=True):
         if set(other.names) != set(schema.names):
             raise TableError(
-                f"{path} has the columns {other.names}, but {paths[0]} has {schema.names}"
+                f"{path} has the columns {other.names}, but {first} has {schema.names}"
             )
         try:
             schema = pa.unify_schemas([schema, other], promote_options="permissive")
         except pa.ArrowException as error:
-            raise TableError(
-                f"{path} and {paths[0]} have columns of other types: {error}"
-            ) from error
-    refuse_repeated(schema.names, paths[0])
+            raise TableError(f"{path} and {first} have columns of other types: {error}") from error
+    refuse_repeated(schema.names, first)
     return schema
 
 
 def _decoded(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
     """Replace dictionaries, which differ between files, by their values' type; add the columns of keys."""
-    for name in keys:
-        if name in schema.names:
-            raise TableError(
-                f"{path} has a column {name!r}, and its folder's name gives another: rename the folder"
-            )
+    if both := [name for name in keys if name in schema.names]:
+        raise TableError(
+            f"{path} has a column {both[0]!r}, and its folder's name gives another: rename the folder"
+        )
     fields = [f.with_type(f.type.value_type) if is_dictionary(f.type) else f for f in schema]
     return pa.schema([*fields, *(pa.field(name, value.type) for name, value in keys.items())])
 
 
 def _empty_is_missing(rows: AnyRows) -> AnyRows:
     """Take empty texts of a CSV file as missing values; every other text, "NA" too, is one."""
-    columns = [
-        pc.if_else(pc.equal(v, ""), None, v) if is_string(v.type) else v for v in rows.columns
-    ]
-    return type(rows).from_arrays(columns, schema=rows.schema)
+    found = [pc.if_else(pc.equal(v, ""), None, v) if is_string(v.type) else v for v in rows.columns]
+    return type(rows).from_arrays(found, schema=rows.schema)
 
 
 def _refuse_bytes(schema: pa.Schema, path: str) -> None:
     """Refuse a CSV file whose texts are not UTF-8: pyarrow calls such columns binary."""
-    for field in schema:
-        if is_binary(field.type):
-            raise TableError(
-                f"{path} is not written in UTF-8: see column {field.name!r}. Convert it, for example by "
-                "iconv -f latin1 -t utf8"
-            )
+    if bad := [field.name for field in schema if is_binary(field.type)]:
+        raise TableError(
+            f"{path} is not written in UTF-8: see column {bad[0]!r}. Convert it, for example by "
+            "iconv -f latin1 -t utf8"
+        )
 
 
 def _refuse_nested(schema: pa.Schema) -> None:
     """Refuse columns of lists and the like in a CSV file."""
-    for field in schema:
-        if is_nested(field.type):
-            raise TableError(
-                f"column {field.name!r} is {field.type}, which CSV cannot hold: write Parquet, or "
-                "leave it out of the data"
-            )
+    if bad := [field for field in schema if is_nested(field.type)]:
+        raise TableError(
+            f"column {bad[0].name!r} is {bad[0].type}, which CSV cannot hold: write Parquet, or leave it "
+            "out of the data"
+        )
 
 
 @contextmanager

@@ -297,9 +297,9 @@ def encoded(
 
 def names_of(X: Frame) -> list[str]:
     """List the names of a table's columns."""
-    if isinstance(X, pa.Table | pa.RecordBatch):
-        return X.schema.names
     table: Any = X  # the libraries have no type in common
+    if isinstance(X, pa.Table | pa.RecordBatch):
+        return table.schema.names
     names = table.collect_schema().names() if hasattr(X, "collect_schema") else table.columns
     return [str(name) for name in names]
 

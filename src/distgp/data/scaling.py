@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from distgp import linalg
@@ -107,7 +106,11 @@ def scale_of(mean: np.ndarray, deviation: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _standard(
-    what: str, given: np.ndarray, mean: ArrayLike, scale: ArrayLike, like: Tensor
+    what: str,
+    given: np.ndarray,
+    mean: np.ndarray | float,
+    scale: np.ndarray | float,
+    like: Tensor,
 ) -> Tensor:
     """Standardise values; refuse those beyond `LARGEST`, whose distances would overflow."""
     with np.errstate(over="ignore"):

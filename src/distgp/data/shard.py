@@ -66,9 +66,16 @@ class Shard:
         weight: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Shard:
-        """Build one shard from finite inputs (n, d) and targets (n,) of one dtype on one device, checked.
+        """Build one shard from inputs (n, d) and targets (n,), checked.
 
-        The other parameters are those of the class; rows are numbered 0 … n − 1 by default.
+        Parameters
+        ----------
+        X, y : Tensor or ndarray
+            Finite floating-point values of one dtype on one device.
+        rows : Tensor, optional
+            The rows' numbers in the whole data set, 0 … n − 1 by default.
+        weight, noise : Tensor, optional
+            Copies that each row counts as, and factors of σ², both positive.
         """
         X, y = torch.as_tensor(X), torch.as_tensor(y)
         if X.ndim != 2 or y.shape != X.shape[:-1]:

@@ -75,7 +75,9 @@ def test_names_that_are_imported_outside_the_wheel_exist(folder):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distgp"):
                 module = importlib.import_module(node.module)
                 for alias in node.names:
-                    if not hasattr(module, alias.name):  # a module of the package, by its present name
+                    if not hasattr(
+                        module, alias.name
+                    ):  # a module of the package, by its present name
                         importlib.import_module(f"{node.module}.{alias.name}")
 
 

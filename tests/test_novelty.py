@@ -11,7 +11,7 @@ from helpers import PUBLISHED, real
 import distgp
 from distgp import DistributedGPRegressor
 from distgp.data import Scaling, Shard
-from distgp.data.sample import placed
+from distgp.data.shard import placed
 from distgp.diagnostics.novelty import RIDGE, Inputs, NoveltyWarning, novelty, warn_of_novelty
 from distgp.engines import LocalPlacement
 from experiments.datasets import TASKS

@@ -20,8 +20,7 @@ from distgp import (
     RationalQuadratic,
     SparseGridGP,
 )
-from distgp.data.column import Column
-from distgp.data.encoding import Columns
+from distgp.data.encoding import Column, Columns
 from distgp.data.rows import Schema
 from distgp.diagnostics import summary as module
 from distgp.diagnostics.summary import feature_relevance, noise_sd, summary

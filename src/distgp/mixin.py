@@ -14,8 +14,8 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from distgp._util.numbers import is_integer
-from distgp.data import frames
+from distgp._util.checks import is_integer
+from distgp.data import rows as frames
 from distgp.data.encoding import Columns
 from distgp.data.rows import as_numbers, refuse_dates
 from distgp.diagnostics.summary import Summary, relevance_of

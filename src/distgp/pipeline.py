@@ -18,7 +18,8 @@ import torch
 from numpy.typing import ArrayLike
 
 from distgp.aggregation import Aggregator, Ensemble, default_aggregator
-from distgp.data import parquet, sample
+from distgp.data import parquet
+from distgp.data import shard as sample
 from distgp.data.partition import split, with_communication
 from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import Scaling

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp._util.numbers import is_integer
-from distgp._util.parameters import (
+from distgp._util.checks import (
     Resolver,
     a_count,
     a_name,
@@ -24,12 +23,13 @@ from distgp._util.parameters import (
     a_seed,
     by_name,
     is_auto,
+    is_integer,
     one_of,
     some_names,
 )
 from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
-from distgp.data.column import CHOICES
+from distgp.data.encoding import CHOICES
 from distgp.data.partition import PARTITIONS, Partition, RandomPartition
 from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import Scaling

@@ -19,11 +19,10 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
-from distgp._util.parameters import a_count, a_probability, a_seed, is_auto
+from distgp._util.checks import a_count, a_probability, a_seed, is_auto
 from distgp.aggregation import Aggregator
-from distgp.data import frames
-from distgp.data.column import check_choices
-from distgp.data.encoding import Columns
+from distgp.data import rows as frames
+from distgp.data.encoding import Columns, check_choices
 from distgp.data.parquet import ParquetRows
 from distgp.data.partition import Partition
 from distgp.data.rows import (

@@ -6,8 +6,9 @@ from ensembles import KINDS, build, posterior, regrouped, shards_of
 from helpers import close, inputs
 
 from distgp.aggregation import Ensemble
-from distgp.data import central_set, sample, stack
-from distgp.data.sample import placed
+from distgp.data import central_set, stack
+from distgp.data import shard as sample
+from distgp.data.shard import placed
 from distgp.engines import LocalPlacement
 from distgp.experts import ExactExpert
 

@@ -10,7 +10,7 @@ import pytest
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.data.frames import is_plain, is_table, to_arrow
+from distgp.data.rows import is_plain, is_table, to_arrow
 
 FIXED = {"expert": "sparse", "n_inducing": 60, "n_iter": 20}
 

@@ -6,7 +6,7 @@ from helpers import FLOAT, close, inputs
 
 from distgp.data import neighbors
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
-from distgp.data.sample import row_priority
+from distgp.data.shard import row_priority
 
 
 def naive(X, queries, before, k):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distgp.data import central_set, split, stack
-from distgp.data.sample import row_priority
+from distgp.data.shard import row_priority
 
 
 def test_central_set_leaves_padding_out():

@@ -16,9 +16,9 @@ KINDS = pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow"])
 
 def written(path, table=TABLE):
     path.parent.mkdir(exist_ok=True)
-    with sink(path) as out:
+    with sink(path) as write:
         for batch in table.to_batches():
-            out.write(batch)
+            write(batch)
     return path
 
 
@@ -172,8 +172,8 @@ def test_what_an_object_store_lacks(tmp_path, bucket):
 
 def test_a_file_that_breaks_off_leaves_nothing(tmp_path):
     def breaks_off():
-        with sink(tmp_path / "t.parquet") as out:
-            out.write(TABLE.to_batches()[0])
+        with sink(tmp_path / "t.parquet") as write:
+            write(TABLE.to_batches()[0])
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

@@ -8,7 +8,7 @@ from helpers import FLOAT, close, finite_differences, inputs, shard, value_and_g
 
 import distgp
 from distgp.data import Shard, stack
-from distgp.data.sample import row_priority
+from distgp.data.shard import row_priority
 from distgp.experts import ExactExpert, NearestExpert, Parameters, base
 from distgp.experts.neighborhoods import ORDER_SEED, Whitened
 from distgp.training import Layout, Objective, nearest

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 import distgp
 from distgp.cli import app
 from distgp.data.encoding import learn_columns
-from distgp.data.locate import TableError
-from distgp.data.table import Table, refuse_repeated
+from distgp.data.table import Table, TableError, refuse_repeated
 
 FEW = ("--expert", "exact", "--n-experts", "2", "--n-iter", "2", "-q")
 

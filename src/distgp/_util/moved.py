@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 
 MOVED = {
     "distgp.choice": "distgp.selection",
@@ -24,11 +23,8 @@ MOVED = {
 class MovedModules(MetaPathFinder, Loader):
     """Finds modules by their old names, and hands on what is asked of them to the new ones."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         """Find a module that has moved."""
-        del path, target
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -14,22 +14,11 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-LINE_SECONDS = 10.0
-"""Where there is no terminal, at most one line is written in this many seconds."""
+LINE_SECONDS = 10.0  # where there is no terminal, at most one line is written in this many seconds
 
 
 class Progress:
-    """A counter of steps that tells the user, on standard error, how far the work has come.
-
-    The `title` says what is being done, the `total` how many steps there are, where that is known.
-    Without `show` nothing is said at all.
-
-    Examples
-    --------
-    >>> with Progress("training", total=3, show=False) as progress:
-    ...     for _ in range(3):
-    ...         progress.advance(text="objective 1.5")
-    """
+    """A counter of steps that tells the user, on standard error and if to `show`, how far the work is."""
 
     def __init__(self, title: str, total: int | None = None, show: bool = True) -> None:
         self.title, self.total, self.show = title, total, show

@@ -14,9 +14,8 @@ from typing import TypeVar
 from threadpoolctl import ThreadpoolController
 
 SPINS = "1000"
-"""How often a thread of OpenMP looks whether there is work for it before it sleeps. By default it looks
-300,000 times: beside other busy processes, threads that have a core then keep those that have work from
-getting one, and a fit takes several times as long. `benchmarks/contention.py` measures it."""
+"""Times that a thread of OpenMP looks for work before it sleeps. By default it looks 300,000 times: beside
+other busy processes a fit then takes several times as long, as `benchmarks/contention.py` measures."""
 
 if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     import torch  # loaded already, or the user has said how its threads should wait
@@ -70,9 +69,8 @@ def blas_threads(threads: int) -> Iterator[None]:
 def on_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function on items, on as many threads as PyTorch has, each call with one of its own.
 
-    For work on many small matrices: PyTorch's threads would spend their time waiting for each other
-    in every operation, while Python's work on different items all the time. Gradients are enabled in the
-    calls or not as they are here.
+    For many small matrices, for which PyTorch's threads would wait for each other in every operation.
+    Gradients are enabled in the calls or not as they are here.
     """
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     if threads == 1 or len(items) < 2:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from distgp._util.numbers import is_integer, is_number
-from distgp._util.warn import warn_user
+from distgp._util.checks import is_integer, is_number, warn_user
 from distgp.aggregation.ensemble import Ensemble
 from distgp.experts import Prediction
 from distgp.experts.base import RowsGoneError, concatenated, in_chunks, latent_variance

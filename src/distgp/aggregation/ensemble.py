@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from distgp.data import sample
-from distgp.data.sample import placed
-from distgp.data.shard import Shard, unstack
+from distgp.data import shard as sample
+from distgp.data.shard import Shard, placed, unstack
 from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import Expert, Parameters, Posterior
 

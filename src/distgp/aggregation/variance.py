@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.aggregation.base import Combined, joined
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.gram import (

@@ -18,7 +18,7 @@ from distgp.plan import expert_for
 def fit(given: o.Given) -> None:
     """Fit a model to a table and write it to a file."""
     from distgp.cli.streaming import fit_table
-    from distgp.data.locate import find
+    from distgp.data.table import find
 
     terminal.refuse_existing(given.force, given.output)
     terminal.refuse_input(given.output, *find(given.data).paths)
@@ -96,7 +96,8 @@ def _reading(given: o.Given, model: distgp.DistributedGPRegressor) -> dict[str, 
 
 def compare(given: o.Given) -> None:
     """Fit experts once and compare aggregators, the full GP and baselines on held-out rows."""
-    from distgp.cli.streaming import row_values, training_rows
+    from distgp.cli.streaming import row_values
+    from distgp.data import rows
     from distgp.data.table import Table
     from distgp.diagnostics.compare import expert_of, left_out, on_split, write_csv
     from distgp.plotting import comparison_figure, save_figure
@@ -108,7 +109,9 @@ def compare(given: o.Given) -> None:
     for written in (csv, picture):
         terminal.refuse_input(written, *source.paths)
     table = source.read(columns["categorical"])
-    X, y, learnt, keep = training_rows(table, given.target, given.missing, **columns)
+    X, y, learnt, keep = rows.learnt(
+        table, None, missing=given.missing, target=given.target, **columns
+    )
     terminal.tell_dropped(int((~keep).sum()), given.json)
     if given.expert == "auto":  # all aggregators are to be compared, not ways to fit
         model.set_params(expert=expert_for(len(X)))

@@ -17,7 +17,7 @@ import typer
 import distgp
 from distgp.cli import options as o
 from distgp.cli.terminal import plain_errors
-from distgp.data.column import CHOICES
+from distgp.data.encoding import CHOICES
 from distgp.engines import Engine, opened
 from distgp.plan import VALIDATIONS
 from distgp.training import Gamma, LogNormal, Prior

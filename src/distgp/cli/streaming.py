@@ -12,31 +12,15 @@ import pyarrow as pa
 
 from distgp._util.progress import Progress
 from distgp.cli.terminal import refuse_input
-from distgp.data.column import numbers
-from distgp.data.encoding import Columns, complete_rows, learn
+from distgp.data.encoding import Columns, complete_rows, numbers
 from distgp.data.parquet import ParquetRows
-from distgp.data.rows import Rows, Schema
+from distgp.data.rows import Rows, Schema, learnt
 from distgp.data.table import Table, TableError, sink
 from distgp.diagnostics import metrics
 from distgp.engines import LocalEngine
 from distgp.regressor import DistributedGPRegressor, unnamed
 
 OUTPUTS = ("mean", "std", "lower", "upper")
-
-
-def training_rows(
-    table: pa.Table, target: str, missing: str, **options: Any
-) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
-    """Return inputs and targets of the complete rows, what the columns were, and which rows are complete.
-
-    The options are those of `distgp.data.encoding.learn`.
-    """
-    columns = learn(table, target, impute=missing == "impute", **options)
-    X, y = columns.matrix(table), columns.targets(table)
-    keep = complete_rows(np.column_stack([X, y]), [*columns.owners, target], missing)
-    if not keep.any():
-        raise TableError("no row is left after dropping those with missing values")
-    return X[keep], y[keep], columns, keep
 
 
 def fit_table(
@@ -52,7 +36,7 @@ def fit_table(
 
     The model's engine is an object. The values of `label_column` divide the rows over experts; None leaves
     that to the model. `held_out_by` names the columns of what `fit` takes for each row, and the options
-    are those of `training_rows`. Returns the number of rows that were dropped.
+    are those of `distgp.data.encoding.learn_columns`. Returns the number of rows that were dropped.
     """
     source = Table.open(path)
     if source.kind == "parquet" and not isinstance(model.engine, LocalEngine):
@@ -66,7 +50,7 @@ def fit_table(
         model.fit_parquet(path, target, missing=missing, **options)
         return ParquetRows.open(path).n - model.experts_.row_count()
     table = source.read(options["categorical"])
-    X, y, columns, keep = training_rows(table, target, missing, **options)
+    X, y, columns, keep = learnt(table, None, missing=missing, target=target, **options)
     if label_column is not None:
         model.set_params(**row_values(table, {"partition": label_column}, keep))
     given = row_values(table, held_out_by or {}, keep)
@@ -146,7 +130,7 @@ def predict_table(
             f"the table has a column {taken[0]!r} already: give --prefix to name the new ones"
         )
     written = dropped = 0
-    with sink(output) as out, Progress("predicting rows", show=show) as progress:
+    with sink(output) as write, Progress("predicting rows", show=show) as progress:
         for batch, X, lost in _pieces(table, columns, missing, unknown):
             dropped += lost
             if not len(X):
@@ -154,7 +138,7 @@ def predict_table(
             arrays = unnamed(model.predict_with_interval, X, interval, **options)
             for name, values in zip(new, arrays, strict=True):
                 batch = batch.append_column(name, pa.array(values))
-            out.write(batch)
+            write(batch)
             written += len(X)
             progress.advance(len(X))
         if not written:

@@ -10,9 +10,8 @@ from distgp.data.partition import (
     split,
     with_communication,
 )
-from distgp.data.sample import central_set, place, placed
 from distgp.data.scaling import Scaling
-from distgp.data.shard import Shard, concatenate, stack, unstack
+from distgp.data.shard import Shard, central_set, concatenate, place, placed, stack, unstack
 
 __all__ = [
     "PARTITIONS",

@@ -1,27 +1,212 @@
 """The columns of a table: learnt when a model is fitted, they encode rows in prediction as in fitting.
 
-What was learnt of the columns, their kinds and categories, is stored with the model.
+The encoding is done by pyarrow on whole columns. scikit-learn's OneHotEncoder would need arrays of Python
+objects instead, many times the size and the time, and would see a missing value as a category of its own.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
-from distgp.data.column import Column, check_choices, distinct, kind_of, numbers
-from distgp.data.locate import TableError
-from distgp.data.table import refuse_repeated
+from distgp.data.table import TableError, pc, refuse_repeated
 
-MOST_NAMES = 50
-"""The most columns that an error message lists."""
-INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
-"""Names that pandas gives a frame's index in files: not columns that anyone meant."""
+CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
+"""A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
+MOST_CATEGORIES = 100
+MOST_NAMES = 50  # columns that an error message lists
+INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")  # pandas' names of an index in files
+_LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+
+Values: TypeAlias = "pa.Array | pa.ChunkedArray"
+Kind = Literal["number", "category", "date"]
+TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "number": (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal),
+    "date": (types.is_timestamp, types.is_date),
+    "category": (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary),
+    "empty": (types.is_null,),
+}
+CHOICES = {
+    "missing": ("refuse", "drop", "impute"),
+    "dates": ("refuse", "expand"),
+    "unknown": ("refuse", "new"),
+}
+"""The ways to treat rows with missing values, columns of dates, and categories not seen in fitting."""
+
+
+def check_choices(**given: object) -> None:
+    """Refuse a value of ``missing``, ``dates`` or ``unknown`` that is not among its `CHOICES`."""
+    for name, value in given.items():
+        if value not in CHOICES[name]:
+            listed = " or ".join(map(repr, CHOICES[name]))
+            raise ValueError(f"{name} must be {listed}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One input column of a table, with what was learnt of it when the model was fitted.
+
+    Phases of dates are those of clocks in their time zone; booleans are numbers written as true or false.
+    """
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    time_of_day: bool = False
+    boolean: bool = False
+    zone: str = ""
+
+    @staticmethod
+    def learn(
+        name: str,
+        type_: pa.DataType,
+        texts_of: Callable[[str], set[str]],
+        labels: bool = False,
+        dates: str = "refuse",
+    ) -> Column:
+        """Find out what a column holds, from its type; numbers that are `labels` make a category."""
+        kind = kind_of(type_)
+        kind = "category" if labels and kind != "empty" else kind
+        if kind == "number":
+            return Column(name, kind, boolean=types.is_boolean(type_))
+        if kind == "category":
+            return Column(name, kind, _categories(name, texts_of(name)))
+        if kind == "date" and dates == "expand":
+            return Column(name, kind, time_of_day=types.is_timestamp(type_), zone=_zone(type_))
+        if kind == "date":
+            raise TableError(
+                f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "
+                "make days and phases of year, week and day of it with dates='expand' (--dates expand)"
+            )
+        is_ = "empty" if kind == "empty" else f"{type_}, expected numbers, text or dates"
+        raise TableError(f"column {name!r} is {is_}: leave it out (--drop {name})")
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the numbers made of it."""
+        if self.kind == "category":
+            return [f"{self.name}={category}" for category in self.categories]
+        if self.kind == "date":
+            waves = [f"{cycle}_{wave}" for cycle in self._cycles for wave in ("sin", "cos")]
+            return [f"{self.name}.{part}" for part in ("days", *waves)]
+        return [self.name]
+
+    @property
+    def _cycles(self) -> list[str]:
+        """The cycles of a date: without a time of day, all but the last."""
+        return [*CYCLES] if self.time_of_day else [*CYCLES][:-1]
+
+    def encode(self, values: Values, unknown: str) -> np.ndarray:
+        """Turn values into numbers, (rows, features), with NaN where a value is missing."""
+        if self.kind == "category":
+            return self._one_hot(values, unknown)
+        if self.kind == "date":
+            return self._waves(values)
+        return numbers(self.name, values)[:, None]
+
+    def _one_hot(self, values: Values, unknown: str) -> np.ndarray:
+        """Give every category a column of 0 and 1; refuse unknown ones, or put them far from all."""
+        texts = as_text(values)
+        codes = pc.index_in(texts, pa.array(self.categories, pa.string()))
+        strange = pc.and_(pc.is_valid(values), pc.is_null(codes))
+        if unknown == "refuse" and (count := pc.sum(strange).as_py()):
+            example = texts.filter(strange)[0].as_py()
+            raise TableError(
+                f"column {self.name!r} holds {count} values that were not there in fitting, such as "
+                f"{example!r}: correct them, or take them as new ones with unknown='new' "
+                "(--unknown-categories new)"
+            )
+        index, k = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False), len(self.categories)
+        hot = (index[:, None] == np.arange(k)).astype(np.float64)
+        if unknown == "new":
+            # As far from the others as they are from each other: (t, …, t) is at distance √2 from all k
+            # unit vectors, kt² − 2t + 1 = 2.
+            hot[strange.to_numpy(zero_copy_only=False)] = (1.0 + math.sqrt(1.0 + k)) / k
+        hot[pc.is_null(values).to_numpy(zero_copy_only=False)] = np.nan
+        return hot
+
+    def _waves(self, values: Values) -> np.ndarray:
+        """Give days since 1970 for trends, and the phase in year, week and day for cycles."""
+        stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
+        days = micros / 1e6 / 86_400.0
+        phases = [(days - CYCLES[cycle][0]) / CYCLES[cycle][1] for cycle in self._cycles]
+        angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
+        waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
+        return np.stack([days, *waves], axis=1)
+
+    def _stamps(self, values: Values) -> Values:
+        """Return dates and times as clocks show them; refuse those of another kind than in fitting."""
+        kind, zone = values.type, _zone(values.type)
+        if types.is_integer(kind) or types.is_floating(kind):
+            raise TableError(
+                f"column {self.name!r} held dates in fitting, and now holds {kind}: give dates"
+            )
+        if bool(zone) != bool(self.zone):
+            had, has = (
+                f"with a time zone ({z})" if z else "without a time zone" for z in (self.zone, zone)
+            )
+            raise TableError(
+                f"column {self.name!r} held times {had} in fitting, and now holds times {has}: convert them"
+            )
+        if not zone:
+            return values
+        return pc.local_timestamp(values.cast(pa.timestamp("us", tz=self.zone), safe=False))
+
+
+def kind_of(type_: pa.DataType) -> str:
+    """Tell the kind of a column of this type, "empty" and "other" included."""
+    return next((kind for kind, tests in TYPES.items() if any(t(type_) for t in tests)), "other")
+
+
+def numbers(name: str, values: Values) -> np.ndarray:
+    """Turn values into float64, (rows,); missing ones become NaN."""
+    try:
+        wide = values.cast(pa.float64(), safe=False)
+    except pa.ArrowException as error:
+        raise TableError(
+            f"column {name!r} is {values.type}, expected numbers as in fitting: {error}"
+        ) from error
+    return pc.fill_null(wide, math.nan).to_numpy(zero_copy_only=False)
+
+
+def as_text(values: Values) -> Values:
+    """Turn values of any type into text."""
+    if types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return values.cast(pa.string())
+
+
+def distinct(values: Values) -> set[str]:
+    """List the different values of a column, as text, without missing ones."""
+    return {value for value in pc.unique(as_text(values)).to_pylist() if value is not None}
+
+
+def _zone(type_: pa.DataType) -> str:
+    """Return the time zone of a type of times; "" for none."""
+    return getattr(type_, "tz", None) or ""
+
+
+def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
+    """Sort the texts of a category; refuse more than `MOST_CATEGORIES`."""
+    found = sorted(texts)
+    if len(found) > MOST_CATEGORIES:
+        looks = "a name or a number; convert it,"
+        if _LIKE_A_DATE.match(found[len(found) // 2]):
+            looks = "dates; make times of them, by pandas.to_datetime for one,"
+        raise TableError(
+            f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
+            f"it looks like {looks} or leave it out (--drop {name})"
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -71,17 +256,13 @@ class Columns:
     @property
     def groups(self) -> tuple[int, ...]:
         """The number of the lengthscale that each feature has: those of a text column share one."""
-        shared = {column.name for column in self.inputs if column.kind == "category"}
-        pairs = zip(self.owners, self.features, strict=True)
-        keys = [(name, "" if name in shared else feature) for name, feature in pairs]
-        number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-        return tuple(number[key] for key in keys)
+        shared = {feature for block in self.blocks for feature in block[1:]}
+        own = (feature not in shared for feature in range(len(self.features)))
+        return tuple(number - 1 for number in accumulate(own))
 
     def types(self, target: bool = False) -> dict[str, pa.DataType | None]:
-        """Tell what the inputs in a CSV file are to be read as, and the target if asked.
-
-        None stands for what they are found to be: dates must not be made of numbers.
-        """
+        """Tell what the inputs in a CSV file are to be read as, and the target if asked."""
+        # None stands for what they are found to be: dates must not be made of numbers.
         kinds = {"number": pa.float64(), "category": pa.string(), "date": None}
         known = {c.name: pa.bool_() if c.boolean else kinds[c.kind] for c in self.inputs}
         return known | ({self.target: pa.float64()} if target else {})
@@ -91,16 +272,13 @@ class Columns:
         wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
         there = set(names)
         if lacking := [name for name in wanted if name not in there]:
+            lacks, has = _listed(lacking), _listed(names)
             raise TableError(
-                f"the table lacks the column(s) {_listed(lacking)} that the model needs; it has "
-                f"{_listed(names)}"
+                f"the table lacks the column(s) {lacks} that the model needs; it has {has}"
             )
 
     def matrix(self, batch: pa.RecordBatch | pa.Table, unknown: str = "refuse") -> np.ndarray:
-        """Encode the inputs as X, (rows, features); where a value is missing, NaN or what `fill` says.
-
-        A category that was not there in fitting is refused, or with unknown="new" taken as a new one.
-        """
+        """Encode the inputs as X, (rows, features); where a value is missing, NaN or what `fill` says."""
         check_choices(unknown=unknown)
         parts = [column.encode(batch.column(column.name), unknown) for column in self.inputs]
         X = np.concatenate(parts, axis=1)
@@ -112,10 +290,7 @@ class Columns:
 
 
 def learn(table: pa.Table, target: str | None, impute: bool = False, **options: Any) -> Columns:
-    """Find out what the columns of a table in memory are; the options are those of `learn_columns`.
-
-    With `impute`, missing numbers get the mean of the others, and missing texts the share of each text.
-    """
+    """Find out what the columns of a table in memory are; `impute` fills missing values with the means."""
     refuse_repeated(table.schema.names, "the table")
     if table.num_rows == 0:
         raise TableError("the table has columns but no rows")
@@ -139,10 +314,9 @@ def learn_columns(
 ) -> Columns:
     """Find out what the columns of a table are, from their types and the different texts in them.
 
-    `texts_of` gives the different values, as text, of the column of a name, and is asked for categories
-    alone. The target is None where the table holds inputs alone. Inputs are the `features`, in order, by
-    default all columns but the target, without those to `drop`; the numbers of `categorical` ones are names
-    of categories. Columns of `dates` are refused, or expanded into days and phases of year, week and day.
+    `texts_of` gives the different texts of a category. The target is None where the table holds inputs
+    alone. Inputs are the `features`, in order, by default all columns but the target, without those to
+    `drop`; numbers of `categorical` columns are names of categories.
     """
     check_choices(dates=dates)
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
@@ -156,19 +330,13 @@ def learn_columns(
         raise TableError(f"no input columns are left beside the target {target!r}")
     if target is not None and kind_of(schema.field(target).type) not in ("number", "empty"):
         raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
-    inputs = (
-        Column.learn(name, schema.field(name).type, texts_of, name in labels, dates)
-        for name in kept
-    )
+    fields = (schema.field(name) for name in kept)
+    inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates) for f in fields)
     return Columns(target or "", tuple(inputs))
 
 
 def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.ndarray:
-    """Tell which rows have all their values, (rows,), given those of columns of these names.
-
-    Infinite values are refused; missing ones, which are NaN, where `missing` is "refuse". Imputed rows
-    are complete here.
-    """
+    """Tell which rows have all their values, (rows,); refuse infinite ones, and NaN if to be refused."""
     check_choices(missing=missing)
     infinite = np.isinf(values).any(0)
     if infinite.any():

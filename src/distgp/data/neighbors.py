@@ -1,10 +1,8 @@
 """Exact search for nearest rows, among all rows or among those that come before in an order.
 
-Rows are points in the coordinates in which the Euclidean distance orders them by the kernel. A k-d
-tree finds their neighbours where coordinates are few; elsewhere, and on a GPU, blocks of the distance
-matrix do. Neighbours *before* row i are found in the shortest prefix of 2^j rows that holds them all:
-at least half of such a prefix comes before i, so that little more than 2k of its nearest rows contain k
-that do, and where they do not the search is repeated with twice as many.
+Neighbours *before* row i are found in the shortest prefix of 2^j rows that holds them all: at least half
+of it comes before i, so that little more than 2k of its nearest rows contain k that do, and where they
+do not the search is repeated with twice as many.
 """
 
 from __future__ import annotations
@@ -23,21 +21,16 @@ TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
 GPU_TREE_COLUMNS, GPU_TREE_PAIRS = 6, 10**11
 """On a GPU the distance matrix is faster, except for few coordinates and so many pairs of points."""
-BLOCK = {"cpu": 2**20, "cuda": 2**27}
-"""Entries of the distance matrix that are held at a time."""
-SMALLEST_PREFIX = 512
-"""Rows before which a prefix is not made shorter: searching among so few costs nothing."""
-SPARE = 8
-"""Rows beyond those wanted that are looked at more closely where distances have rounding errors."""
-TIE = 1e-7
-"""The part of a unit by which coordinates are moved, at random per row, so that distances differ."""
+BLOCK = {"cpu": 2**20, "cuda": 2**27}  # entries of the distance matrix that are held at a time
+SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
+SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
+TIE = 1e-7  # the part of a unit by which coordinates are moved, so that distances differ
 
 
 def without_ties(coordinates: Tensor, priority: Tensor) -> Tensor:
     """Move every row (n, q) by a tiny amount that depends on its priority alone, a random 64-bit integer.
 
-    Rows at equal distances (duplicates, grids, categories) would otherwise be taken in an order that
-    depends on how the search goes about it; so it depends on the rows.
+    Otherwise rows at equal distances would be taken in an order that depends on the kind of search.
     """
     column = torch.arange(1, coordinates.shape[-1] + 1, device=coordinates.device)
     mixed = (priority[:, None] ^ (priority[:, None] >> 29)) * (2 * column + 0x5851F42D) + column
@@ -110,11 +103,9 @@ class Neighbors(Search):
         return columns <= GPU_TREE_COLUMNS and queries * len(self) >= GPU_TREE_PAIRS
 
     def _block_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Search blocks of the distance matrix, rows that come too late masked out.
-
-        Distances by matrix products have rounding errors, so a few rows more than wanted are taken,
-        and put in order by their differences.
-        """
+        """Search blocks of the distance matrix, rows that come too late masked out."""
+        # Distances by matrix products have rounding errors, so a few rows more than wanted are taken, and
+        # put in order by their differences.
         n = len(self)
         kept, taken = min(k, n), min(k + SPARE, n)
         centre = self.coordinates.median(0).values
@@ -167,10 +158,9 @@ class Neighbors(Search):
 
 
 class CorrelationNeighbors(Search):
-    """A search for kernels without coordinates: by 1 − |correlation| in place of squared distances.
+    """A search by 1 − |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n), for kernels without coordinates.
 
-    `correlation` maps points (N, d) and rows (n, d) to |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n). Where
-    correlations are equal, the rows' priorities decide, random 64-bit integers.
+    Where correlations are equal, the rows' priorities decide.
     """
 
     def __init__(
@@ -178,8 +168,7 @@ class CorrelationNeighbors(Search):
     ) -> None:
         super().__init__(X)
         self.correlation = correlation
-        share = (priority >> 1).to(torch.float64) / float(1 << 62)
-        self._tie = 1e-9 * share
+        self._tie = 1e-9 * ((priority >> 1).to(torch.float64) / float(1 << 62))
 
     def nearest_before(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Find the nearest rows by blocks of the correlation matrix."""

@@ -1,7 +1,6 @@
 """Rows that workers read by themselves, from Parquet: the process that asks never holds them.
 
-Every worker gets a stretch of consecutive rows, from as many files and row groups as it takes, and deals
-them out to its experts at random.
+Every worker gets a stretch of consecutive rows and deals them out to its experts at random.
 """
 
 from __future__ import annotations
@@ -20,35 +19,27 @@ import torch
 from pyarrow import fs, parquet
 from torch import Tensor
 
-from distgp.data.column import check_choices, distinct
-from distgp.data.encoding import Columns, complete_rows, learn_columns
-from distgp.data.locate import Keys, TableError
+from distgp.data.encoding import Columns, check_choices, complete_rows, distinct, learn_columns
 from distgp.data.partition import RandomPartition, batch_of
-from distgp.data.sample import even_parts, named
 from distgp.data.scaling import Scaling, common_scale, scale_of
-from distgp.data.shard import Shard
-from distgp.data.table import BATCH_ROWS, Table, parquet_file, reading, with_keys
+from distgp.data.shard import Shard, even_parts, named
+from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
 
-MOMENT_ROWS = 2**16
-"""Rows that are looked at together when columns are measured."""
+MOMENT_ROWS = 2**16  # rows that are looked at together when columns are measured
 Mark: TypeAlias = tuple[int, int, str]
 """The size and time of a file and a hash of its footer, by which a change is noticed."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one file, by their numbers in it.
-
-    `offset` is the number of the file's first row in the whole data set, `keys` are the columns that the
-    names of folders give, and `mark` tells the file as it was when the rows were divided.
-    """
+    """Consecutive rows of one file, by their numbers in it, with the columns that folders' names give."""
 
     path: str
     rows: range
-    offset: int
+    offset: int  # the number of the file's first row in the whole data set
     keys: Keys
-    mark: Mark
+    mark: Mark  # of the file when the rows were divided
 
 
 @dataclass(frozen=True)
@@ -74,10 +65,7 @@ class ParquetRows:
 
     @staticmethod
     def open(path: str | Path) -> ParquetRows:
-        """Look at the schemas and lengths of a file, a folder, a glob or a URI of one; reads no rows.
-
-        A TableError says that there is no such file, it is not Parquet, or it has no rows.
-        """
+        """Look at the schemas and lengths of a file, a folder, a glob or a URI of one; reads no rows."""
         table = Table.open(path)
         if table.kind != "parquet":
             raise TableError(
@@ -127,10 +115,7 @@ def mark_of(system: fs.FileSystem, path: str) -> Mark:
 def place(
     engine: Engine, data: ParquetRows, n_experts: int, target: str, **options: Any
 ) -> tuple[Placement[Stretch], Columns]:
-    """Give every worker of an engine its stretch of rows, still unread, and find out what the columns are.
-
-    The options are those of `learn_columns`.
-    """
+    """Give every worker its stretch of rows, still unread, and learn the columns by `learn_columns`."""
     stretches = data.stretches(n_experts, engine.workers)
     placement = engine.scatter(stretches, [named(stretch.experts) for stretch in stretches])
 
@@ -143,10 +128,7 @@ def place(
 def read(
     placement: Placement[Stretch], columns: Columns, missing: str, seed: int
 ) -> Placement[Shard]:
-    """Have the workers read their rows, in the units of the data: each worker's shards as one batch.
-
-    The seed decides how a worker's rows are dealt out to its experts.
-    """
+    """Have the workers read their rows and deal them out: each worker's shards as one batch, unscaled."""
     check_choices(missing=missing)
     if missing == "impute":
         raise TableError(
@@ -158,10 +140,7 @@ def read(
 def scaling_of(
     placement: Placement[Shard], normalize: bool, d: int, blocks: Sequence[Sequence[int]] = ()
 ) -> Scaling:
-    """Measure the standardisation of rows on workers, from the moments of each worker's.
-
-    It is that of `Scaling.of` for all rows together, for d input columns.
-    """
+    """Measure `Scaling.of` all rows together, with d input columns, from the moments of each worker's."""
     if not normalize:
         return Scaling.identity(d)
     counts, means, squares = map(np.stack, zip(*placement.map(_moments), strict=True))

@@ -1,8 +1,4 @@
-"""Partitions decide which row goes to which expert.
-
-A partition gives every row a label 0 … M − 1; `split` turns labels into shards. Labels depend on the
-seed and the data only.
-"""
+"""Partitions give every row the label 0 … M − 1 of its expert; `split` turns labels into shards."""
 
 from __future__ import annotations
 
@@ -16,10 +12,9 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from distgp.data.shard import Shard
+from distgp.data.shard import PADDING, Shard
 
-BLOCK = 2**22
-"""Entries of the distance matrix held at a time when rows are assigned to centres."""
+BLOCK = 2**22  # entries of the distance matrix held at a time when rows are assigned to centres
 
 
 class Partition(ABC):
@@ -29,22 +24,7 @@ class Partition(ABC):
 
     @abstractmethod
     def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
-        """Give every row a label.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            The inputs.
-        n_experts : int
-            M, the number of labels.
-        seed : int
-            The seed of partitions that draw at random.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Labels 0 … M − 1, every one of them used.
-        """
+        """Give every row of inputs (n, d) a label 0 … M − 1, every one of them used."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +36,7 @@ class RandomPartition(Partition):
     def assign(self, X: np.ndarray, n_experts: int, seed: int) -> np.ndarray:
         """Deal out a random permutation of the rows."""
         _check_experts(len(X), n_experts)
-        labels = _balanced_labels(len(X), n_experts)
-        return np.random.default_rng(seed).permutation(labels)
+        return np.random.default_rng(seed).permutation(_balanced_labels(len(X), n_experts))
 
 
 @dataclass(frozen=True)
@@ -107,9 +86,8 @@ class ColumnPartition(Partition):
                 f"ColumnPartition(column) must name one of the {X.shape[1]} input columns by its place, 0 "
                 f"to {X.shape[1] - 1}, got {self.column!r}"
             )
-        values, group, counts = np.unique(
-            X[:, self.column], return_inverse=True, return_counts=True
-        )
+        column = X[:, self.column]
+        values, group, counts = np.unique(column, return_inverse=True, return_counts=True)
         if not 1 <= n_experts <= len(values):
             raise ValueError(
                 f"column {self.column} has {len(values)} distinct values, so it divides rows among "
@@ -179,10 +157,7 @@ def split(data: Shard, labels: np.ndarray) -> list[Shard]:
 
 
 def batch_of(data: Shard, labels: np.ndarray) -> Shard:
-    """Divide a data set into shards by labels, as one batch: `stack(split(data, labels))`.
-
-    Every row is copied once, where those two together copy it three times.
-    """
+    """Compute `stack(split(data, labels))`, copying every row once where those two copy it three times."""
     order, starts = _by_label(data, labels)
     counts = np.diff(starts, append=len(order))
     place = np.arange(counts.max())
@@ -193,7 +168,7 @@ def batch_of(data: Shard, labels: np.ndarray) -> Shard:
         return batch
     mask = torch.as_tensor(inside, device=data.X.device)
     changes = {"mask": mask}
-    for name, fill in {"y": 0.0, "rows": -1, "weight": 1.0, "noise": 1.0}.items():
+    for name, fill in PADDING.items():
         if (values := getattr(batch, name)) is not None:
             padding = ~(mask if values.ndim == mask.ndim else mask[..., None])
             changes[name] = values.masked_fill(padding, fill)
@@ -240,12 +215,9 @@ def _balanced_labels(n: int, n_experts: int) -> np.ndarray:
 
 
 def _fill(X: np.ndarray, centres: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Assign rows to their nearest centre that has room; a full centre keeps those it suits most.
-
-    Every round offers each row left over to its nearest centre with room, and every centre takes
-    the offers that would lose most by going elsewhere. Each round fills a centre or ends, so there
-    are at most M rounds.
-    """
+    """Assign rows to their nearest centre that has room; a full centre keeps those it suits most."""
+    # Every round offers each row left over to its nearest centre with room, and every centre takes the
+    # offers that would lose most by going elsewhere: it is full then, or all rows are assigned.
     labels, room = np.full(len(X), -1), room.copy()
     left = np.arange(len(X))
     while len(left):

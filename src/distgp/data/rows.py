@@ -1,36 +1,38 @@
-"""Rows in this process, as numbers, with all that was given for each, and the schema of their columns."""
+"""Rows in this process: from arrays, and from tables of pandas, polars and pyarrow, to numbers.
+
+`Rows` are the numbers, with all that was given for each row, and the `Schema` of their columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import narwhals as nw
 import numpy as np
+import pyarrow as pa
+from narwhals.dependencies import is_pandas_dataframe
 from numpy.typing import ArrayLike
 
-from distgp.data import frames
-from distgp.data.encoding import Columns
+from distgp.data.encoding import Columns, complete_rows, learn
+from distgp.data.table import TableError
+
+if TYPE_CHECKING:
+    from narwhals.typing import IntoFrame
+
+Frame: TypeAlias = "IntoFrame | pa.RecordBatch"
+"""A table of pandas, polars, pyarrow or a library like them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """The columns of the inputs.
-
-    Parameters
-    ----------
-    n_features : int
-        The number of columns, as numbers.
-    names : tuple of str, optional
-        Their names; None for arrays.
-    table : Columns, optional
-        The columns of the table that the numbers were made of, where there was more to do than to
-        take its numbers as they are.
-    """
+    """The input columns: how many, their names (None for arrays), and the table they were made of."""
 
     n_features: int
     names: tuple[str, ...] | None = None
-    table: Columns | None = None
+    table: Columns | None = None  # where there was more to do than to take its numbers
 
     @staticmethod
     def of(columns: Columns) -> Schema:
@@ -53,18 +55,9 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Training rows in this process, as numbers, with all that was given for each.
+    """Training inputs (n, d) and targets (n,) or (n, targets), with all that was given for each row.
 
-    Parameters
-    ----------
-    X, y : ndarray of shape (n, d) and (n,) or (n, targets)
-        Inputs and targets.
-    schema : Schema
-        What the columns of X are.
-    weight, noise : ndarray of shape (n,), optional
-        How many copies each row counts as, and the noise variance of its target.
-    time, groups : array-like of shape (n,), optional
-        When each row was observed, and the group that it belongs to.
+    A row counts as `weight` copies; its `noise` is the variance of its target's.
     """
 
     X: np.ndarray
@@ -130,7 +123,7 @@ def column_of(X: object, value: object, name: str) -> ArrayLike | None:
     """Values as given, or those of a named column of a table."""
     if not isinstance(value, str):
         return value  # pyright: ignore[reportReturnType]
-    if not frames.is_table(X) or value not in frames.names_of(X):
+    if not is_table(X) or value not in names_of(X):
         raise ValueError(
             f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
         )
@@ -141,38 +134,34 @@ def column_of(X: object, value: object, name: str) -> ArrayLike | None:
 def numbers_of_rows(
     name: str, values: object, n: int, least: float | None = None
 ) -> np.ndarray | None:
-    """One finite number per row, in float64; None where nothing is given.
-
-    They must be at least `least`, or positive by default; a single number stands for all rows.
-    """
+    """Read one finite number per row, or one for all: positive by default, else at least `least`."""
     if values is None:
         return None
-    try:
-        found = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be one number for each row, got {values!r:.60}") from error
-    if found.ndim == 0:
-        found = np.full(n, float(found))
+    found = _floats(values, f"{name} must be one number for each row")
+    found = np.full(n, found) if found.ndim == 0 else found
     if found.shape != (n,):
         raise ValueError(f"{name} must have one number for each of the {n} rows, got {found.shape}")
     bad = ~np.isfinite(found) | (found <= 0.0 if least is None else found < least)
     if bad.any():
         expected = "positive" if least is None else f"at least {least:g}"
-        place = int(np.argmax(bad))
-        raise ValueError(
-            f"{name} must be {expected} and finite, got {found[place]:g} in row {place}"
-        )
+        row = int(np.argmax(bad))
+        raise ValueError(f"{name} must be {expected} and finite, got {found[row]:g} in row {row}")
     if not found.any():
         raise ValueError(f"{name} is zero in all rows: give some rows a positive weight")
     return found
 
 
+def _floats(values: object, expected: str) -> np.ndarray:
+    """Copy values into an array of float64."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{expected}, got {values!r:.60}") from error
+
+
 def observed_targets(y: object, shape: tuple[int, ...]) -> np.ndarray:
     """Targets that were observed, as numbers of this shape."""
-    try:
-        found = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"y must be numbers of shape {shape}, got {y!r:.60}") from error
+    found = _floats(y, f"y must be numbers of shape {shape}")
     if found.shape != shape:
         raise ValueError(f"y must have the shape of the predictions, {shape}, got {found.shape}")
     return found
@@ -218,3 +207,104 @@ def as_numbers(names: str) -> Iterator[None]:
             f"{what}contains NaN: leave those rows out or fill them in; given a table (pandas, polars, "
             'pyarrow), missing="drop" or missing="impute" does it'
         ) from error
+
+
+def is_table(X: object) -> bool:
+    """Whether X is a table with named columns, of pandas, polars, pyarrow or a library like them."""
+    if isinstance(X, pa.RecordBatch) or type(X).__name__ == "LazyFrame":
+        return True
+    named = hasattr(X, "columns")
+    return named and (hasattr(X, "__arrow_c_stream__") or hasattr(X, "__dataframe__"))
+
+
+def is_plain(X: object) -> bool:
+    """Whether a table is a pandas frame of numbers without missing values, which scikit-learn reads."""
+    if not is_pandas_dataframe(X):
+        return False
+    numbers = all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in X.dtypes)
+    return numbers and not X.isna().to_numpy().any()
+
+
+def to_arrow(X: Frame) -> pa.Table:
+    """Convert a table to Arrow's memory format, without pandas' index."""
+    if isinstance(X, pa.RecordBatch):
+        X = pa.Table.from_batches([X])
+    if isinstance(X, pa.Table):
+        return X
+    if is_pandas_dataframe(X):
+        if not X.columns.is_unique:
+            twice = X.columns[X.columns.duplicated()][0]
+            raise TableError(f"the table has more than one column {twice!r}: rename them")
+        X = X.rename(columns=str).reset_index(drop=True)
+    try:
+        frame = nw.from_native(X)
+        return (frame.collect() if isinstance(frame, nw.LazyFrame) else frame).to_arrow()
+    except (pa.ArrowException, TypeError) as error:
+        said = str(error.args[0] if error.args else error).splitlines()[0]
+        raise TableError(
+            f"the table has a column that mixes kinds of values ({said}): make it all numbers or all text"
+        ) from error
+
+
+def learnt(
+    X: Frame, y: ArrayLike | None, *, missing: str, target: str | None = None, **options: Any
+) -> tuple[np.ndarray, np.ndarray, Columns, np.ndarray]:
+    """Find out what a table's columns are, with the options of `learn_columns`, and make numbers of them.
+
+    The targets are y, or the column `target`. Returned are X, y, the columns, and which rows are kept.
+    """
+    table = to_arrow(X)
+    if not table.num_columns:
+        raise TableError("the table has no columns: give one input at least")
+    given = _targets_of(table, y) if target is None else None
+    columns = learn(table, target, impute=missing == "impute", **options)
+    inputs, names = columns.matrix(table), columns.owners
+    if given is None:
+        given = columns.targets(table)
+        keep = complete_rows(np.column_stack([inputs, given]), [*names, columns.target], missing)
+    else:
+        keep = complete_rows(inputs, names, missing)
+        if missing == "drop" and given.dtype.kind == "f":
+            keep = keep & ~np.isnan(given if given.ndim == 1 else given.sum(1))
+    if not keep.any():
+        raise TableError("no row is left after dropping those with missing values")
+    return inputs[keep], given[keep], columns, keep
+
+
+def _targets_of(table: pa.Table, y: ArrayLike | None) -> np.ndarray:
+    """Return targets as an array, one for each row of the table."""
+    n, found = table.num_rows, np.asarray(y)
+    if found.ndim == 0:
+        raise ValueError("y must have one target for each row of X, got one value or none")
+    if len(found) != n:
+        raise ValueError(f"X has {n} rows, but y has {len(found)}: give one target per row")
+    return found
+
+
+def encoded(
+    X: Frame, columns: Columns, missing: str, unknown: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Make the numbers (n, d) that a fitted model takes for a table's rows, and tell which are complete.
+
+    Rows to be dropped are told, not left out: their numbers mean nothing.
+    """
+    table = to_arrow(X)
+    columns.check(table.schema.names)
+    numbers = columns.matrix(table, unknown)
+    keep = complete_rows(numbers, columns.owners, missing)
+    return np.where(keep[:, None], numbers, 0.0), keep
+
+
+def names_of(X: Frame) -> list[str]:
+    """List the names of a table's columns."""
+    table: Any = X  # the libraries have no type in common
+    if isinstance(X, pa.Table | pa.RecordBatch):
+        return table.schema.names
+    names = table.collect_schema().names() if hasattr(X, "collect_schema") else table.columns
+    return [str(name) for name in names]
+
+
+def is_raw(X: Frame, columns: Columns) -> bool:
+    """Whether a table has the columns of fitting, and not the numbers made of them."""
+    there = set(names_of(X))
+    return not there.issuperset(columns.features) or there.issuperset(columns.places)

@@ -17,11 +17,10 @@ LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """The means and scales that turn data into the units that experts work in, and back.
+    """The means and standard deviations of the input columns, (d,) each, and of the target.
 
-    They are the means and standard deviations of the input columns, (d,) each, and of the target. With a
-    linear trend there is a slope, (d,), too: what the target gains per standard deviation of each column;
-    the target's mean and scale then are those of what the trend leaves.
+    With a linear trend there is its slope per standard deviation of each column, (d,), too; the target's
+    mean and scale then are those of what the trend leaves.
     """
 
     x_mean: np.ndarray
@@ -44,10 +43,9 @@ class Scaling:
         weight: np.ndarray | None = None,
         blocks: Sequence[Sequence[int]] = (),
     ) -> Scaling:
-        """Measure inputs X (n, d) and one target y (n,); return the identity unless `normalize` is set.
+        """Measure inputs X (n, d) and one target y (n,), in which each row counts as `weight` copies.
 
-        With `linear`, a linear trend is taken out by least squares. Each row counts as `weight` copies, and
-        the columns of each of the `blocks` get one scale: see `common_scale`.
+        With `linear`, a linear trend is taken out; the columns of each of the `blocks` get one scale.
         """
         if not normalize:
             return Scaling.identity(X.shape[1])
@@ -59,15 +57,8 @@ class Scaling:
         return Scaling(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]), slope)
 
     def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
-        """Standardise inputs, in the dtype and on the device of `like`.
-
-        A value that is too large to compute with is refused: distances would overflow, and predictions be
-        NaN.
-        """
-        with np.errstate(over="ignore"):
-            standard = (X - self.x_mean) / self.x_scale
-        _refuse_huge("an input", standard, X, like)
-        return torch.as_tensor(standard).to(like)
+        """Standardise inputs, in the dtype and on the device of `like`; refuse those too large for it."""
+        return _standard("an input", X, self.x_mean, self.x_scale, like)
 
     def original(self, X: Tensor) -> np.ndarray:
         """Bring standardised inputs back into the units of the data."""
@@ -75,10 +66,7 @@ class Scaling:
 
     def targets(self, y: np.ndarray, X: np.ndarray, like: Tensor) -> Tensor:
         """Standardise targets y of the rows X, in the dtype and on the device of `like`."""
-        with np.errstate(over="ignore"):
-            standard = (y - self.trend(X)) / self.y_scale
-        _refuse_huge("a target", standard, y, like)
-        return torch.as_tensor(standard).to(like)
+        return _standard("a target", y, self.trend(X), self.y_scale, like)
 
     def mean(self, mean: Tensor, X: np.ndarray) -> np.ndarray:
         """Bring a mean at the rows of X, (N,) or (N, draws), into the target's units."""
@@ -100,9 +88,8 @@ class Scaling:
 def common_scale(scale: np.ndarray, blocks: Sequence[Sequence[int]]) -> np.ndarray:
     """Give the columns of 0 and 1 of each text column, a block, a common scale.
 
-    Two rows with different texts then are equally far apart, whatever the texts; and on average over all
-    pairs of rows as far as in a standardised column of numbers: the sum of the columns' variances p(1 − p)
-    is half the mean square of the distance.
+    Any two texts then are equally far apart, on average over all pairs of rows as far as in a standardised
+    column of numbers: the sum of the variances p(1 − p) is half the mean square of the distance.
     """
     scale = scale.copy()
     for block in map(list, blocks):
@@ -118,16 +105,24 @@ def scale_of(mean: np.ndarray, deviation: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.where(varies, deviation, 1.0), varies
 
 
-def _refuse_huge(what: str, standard: np.ndarray, given: np.ndarray, like: Tensor) -> None:
-    """Refuse standardised values beyond `LARGEST`; `given` has the same values in the data's units."""
-    largest = np.abs(standard).max(initial=0.0)
-    if not largest <= LARGEST[like.dtype]:
-        value = given.flat[int(np.abs(standard).argmax())]
+def _standard(
+    what: str,
+    given: np.ndarray,
+    mean: np.ndarray | float,
+    scale: np.ndarray | float,
+    like: Tensor,
+) -> Tensor:
+    """Standardise values; refuse those beyond `LARGEST`, whose distances would overflow."""
+    with np.errstate(over="ignore"):
+        standard = (given - mean) / scale
+    size = np.abs(standard)
+    if not size.max(initial=0.0) <= LARGEST[like.dtype]:
         raise ValueError(
-            f"{what} is {value:g}, too far from the training rows to compute with in "
-            f"{str(like.dtype).removeprefix('torch.')}: if it stands for a missing value, leave the row "
+            f"{what} is {given.flat[int(size.argmax())]:g}, too far from the training rows to compute with "
+            f"in {str(like.dtype).removeprefix('torch.')}: if it stands for a missing value, leave the row "
             "out or correct it; otherwise give it in other units"
         )
+    return torch.as_tensor(standard).to(like)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -151,13 +146,10 @@ def _slope(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> np.ndarra
 
 def _spread(columns: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and scale of each column; a column that does not vary keeps its scale."""
+    columns = columns.astype(np.float64, copy=False)
     with np.errstate(all="ignore"):
-        if weight is None:
-            mean = columns.mean(0, dtype=np.float64)
-            deviation = columns.std(0, dtype=np.float64)
-        else:
-            mean = np.average(columns.astype(np.float64), 0, weight)
-            deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
+        mean = np.average(columns, 0, weight)
+        deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
         square = np.square(deviation)
     lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)
     if not np.isfinite(square).all() or lost.any():

@@ -1,14 +1,24 @@
-"""A shard: the rows that one expert sees. A whole data set is a shard that holds all rows."""
+"""Shards, the rows that experts see: one by one, in batches, on workers, and drawn at random.
+
+Draws go by a pseudo-random priority of each row's number in the data set, so they are the same for any
+order of the shards, any division of them over workers, and any engine.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from distgp.engines import Engine, LocalPlacement, Placement, travels
+
+PADDING = {"y": 0.0, "rows": -1, "mask": False, "weight": 1.0, "noise": 1.0}
+"""What fills a shard's tensors up; inputs repeat a real row, where any kernel is defined."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +76,6 @@ class Shard:
             The rows' numbers in the whole data set, 0 … n − 1 by default.
         weight, noise : Tensor, optional
             Copies that each row counts as, and factors of σ², both positive.
-
-        Returns
-        -------
-        Shard
         """
         X, y = torch.as_tensor(X), torch.as_tensor(y)
         if X.ndim != 2 or y.shape != X.shape[:-1]:
@@ -88,8 +94,7 @@ class Shard:
             raise ValueError(
                 "X and y must be finite, found NaN or infinity: drop or fill those rows"
             )
-        if rows is None:
-            rows = torch.arange(len(y), device=X.device)
+        rows = torch.arange(len(y), device=X.device) if rows is None else rows
         return Shard(X, y, rows, None, weight, noise)
 
     @property
@@ -120,7 +125,7 @@ class Shard:
         return self.mask.sum(-1).to(self.X.dtype)
 
     def rows_held(self) -> Shard:
-        """Return the shard itself: what `distgp.data.sample` draws rows from."""
+        """Return the shard itself, as what rows are drawn from."""
         return self
 
     def target(self, column: int) -> Shard:
@@ -144,9 +149,8 @@ class Shard:
 
     def join(self, batch: Shard) -> Shard:
         """A batch whose shards each begin with the rows of this one."""
-        return _joined(
-            [_each(self, lambda values: values.expand(batch.count, *values.shape)), batch], 1
-        )
+        repeated = _each(self, lambda values: values.expand(batch.count, *values.shape))
+        return _joined([repeated, batch], 1)
 
     def take(self, which: Tensor | slice) -> Shard:
         """The chosen rows, as a shard."""
@@ -161,9 +165,7 @@ class Shard:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Shard:
         """The same shard on another device or in another dtype."""
-        return _each(
-            self, lambda values: values.to(device, dtype if values.is_floating_point() else None)
-        )
+        return _each(self, lambda v: v.to(device, dtype if v.is_floating_point() else None))
 
 
 def stack(shards: Sequence[Shard]) -> Shard:
@@ -181,23 +183,15 @@ def stack(shards: Sequence[Shard]) -> Shard:
     """
     if not shards:
         raise ValueError("expected at least one shard, got none")
-    lengths = [shard.n for shard in shards]
-    n, shards = max(lengths), _completed(shards, "weight", "noise")
-    if min(lengths) < n or any(shard.mask is not None for shard in shards):
-        shards = [replace(shard, mask=_mask_of(shard)) for shard in shards]
+    lengths = {shard.n for shard in shards}
+    n, shards = max(lengths), _completed(shards, mask=len(lengths) > 1)
 
-    def padded(name: str, fill: float) -> Any:
-        parts = [getattr(shard, name) for shard in shards]
-        return None if parts[0] is None else torch.stack([_padded(part, n, fill) for part in parts])
+    def padded(values: Tensor, name: str) -> Tensor:
+        more = (n - len(values), *values.shape[1:])
+        fill = values[:1].expand(more) if name == "X" else values.new_full(more, PADDING[name])
+        return torch.cat([values, fill]) if more[0] else values
 
-    return Shard(
-        X=torch.stack([_repeat_first(shard.X, n) for shard in shards]),
-        y=padded("y", 0.0),
-        rows=padded("rows", -1),
-        mask=padded("mask", False),
-        weight=padded("weight", 1.0),
-        noise=padded("noise", 1.0),
-    )
+    return _merged(shards, lambda name, parts: torch.stack([padded(part, name) for part in parts]))
 
 
 def unstack(batch: Shard) -> list[Shard]:
@@ -214,32 +208,31 @@ def concatenate(shards: Sequence[Shard]) -> Shard:
 
 def _each(shard: Shard, change: Callable[[Tensor], Tensor]) -> Shard:
     """The same shard with every one of its tensors changed."""
-    given = (getattr(shard, spec.name) for spec in fields(shard))
-    return Shard(*(None if v is None else change(v) for v in given))  # pyright: ignore[reportArgumentType]
+    return _merged([shard], lambda _, parts: change(parts[0]))
 
 
 def _joined(shards: Sequence[Shard], dim: int) -> Shard:
     """Shards one after the other, with one or no leading batch dimension."""
-    shards = _completed(shards, "weight", "noise")
-    if any(shard.mask is not None for shard in shards):
-        shards = [replace(shard, mask=_mask_of(shard)) for shard in shards]
-
-    def cat(name: str) -> Any:
-        parts = [getattr(shard, name) for shard in shards]
-        return None if parts[0] is None else torch.cat(parts, dim)
-
-    return Shard(*(cat(spec.name) for spec in fields(Shard)))
+    return _merged(_completed(shards), lambda _, parts: torch.cat(parts, dim))
 
 
-def _completed(shards: Sequence[Shard], *names: str) -> Sequence[Shard]:
-    """The same shards; where one has a weight or a noise, the others get ones."""
-    for name in names:
-        if any(getattr(shard, name) is not None for shard in shards):
+def _merged(shards: Sequence[Shard], merge: Callable[[str, list[Tensor]], Tensor]) -> Shard:
+    """One shard, each of its tensors made of those that all the shards have by that name."""
+    found = {spec.name: [getattr(shard, spec.name) for shard in shards] for spec in fields(Shard)}
+    return Shard(**{k: merge(k, parts) for k, parts in found.items() if parts[0] is not None})
+
+
+def _completed(shards: Sequence[Shard], mask: bool = False) -> Sequence[Shard]:
+    """Give all shards the weight, noise or mask, of ones, that one of them has or that is asked for."""
+    for name in ("mask", "weight", "noise"):
+        lacking = [getattr(shard, name) is None for shard in shards]
+        if not all(lacking) or (mask and name == "mask"):
+            dtype = torch.bool if name == "mask" else None
             shards = [
-                shard
-                if getattr(shard, name) is not None
-                else replace(shard, **{name: torch.ones_like(shard.X[..., 0])})
-                for shard in shards
+                replace(shard, **{name: torch.ones_like(shard.X[..., 0], dtype=dtype)})
+                if lacks
+                else shard
+                for shard, lacks in zip(shards, lacking, strict=True)
             ]
     return shards
 
@@ -249,19 +242,155 @@ def _all_finite(values: Tensor) -> bool:
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def _repeat_first(X: Tensor, n: int) -> Tensor:
-    # Padding repeats a real row: any kernel is defined there, and its values are masked out.
-    return torch.cat([X, X[:1].expand(n - len(X), -1)])
+class _Source(NamedTuple):
+    """Shards of this process, which are sent to a worker once and stacked there."""
+
+    shards: Sequence[Shard]
+
+    def __call__(self) -> Shard:
+        return stack(self.shards)
 
 
-def _padded(values: Tensor, n: int, fill: float) -> Tensor:
-    """The values with `fill` appended along their first dimension, up to n."""
-    if len(values) == n:
-        return values
-    return torch.cat([values, values.new_full((n - len(values), *values.shape[1:]), fill)])
+def place(engine: Engine, shards: Sequence[Shard]) -> Placement[Shard]:
+    """Divide shards of this process over an engine's workers, in batches of consecutive shards."""
+    parts = even_parts(len(shards), engine.workers)
+    sources = [_Source(shards[part.start : part.stop]) for part in parts]
+    return engine.scatter(sources, [named(part) for part in parts])
 
 
-def _mask_of(shard: Shard) -> Tensor:
-    if shard.mask is not None:
-        return shard.mask
-    return torch.ones(shard.X.shape[:-1], dtype=torch.bool, device=shard.X.device)
+def placed(shards: Placement[Shard] | Sequence[Shard]) -> Placement[Shard]:
+    """A placement as it is; a sequence of shards as one batch in this process."""
+    return shards if isinstance(shards, Placement) else LocalPlacement((stack(shards),))
+
+
+def even_parts(count: int, parts: int) -> list[range]:
+    """Divide 0 … count − 1 into consecutive ranges, none empty, with sizes within one of each other."""
+    parts = max(1, min(count, parts))
+    return [range(i * count // parts, (i + 1) * count // parts) for i in range(parts)]
+
+
+def named(part: range) -> str:
+    """Name these shards for error messages."""
+    return f"shard {part.start}" if len(part) == 1 else f"shards {part.start} to {part.stop - 1}"
+
+
+class HoldsRows(Protocol):
+    """Anything with a batch of shards: the shards themselves, or experts conditioned on them."""
+
+    def rows_held(self) -> Shard:
+        """The batch of shards."""
+        ...
+
+
+def counts(placement: Placement[Any]) -> list[int]:
+    """The number of shards of each item of a placement."""
+    return placement.map(_count)
+
+
+def sizes(placement: Placement[Any]) -> Tensor:
+    """The number n_i of rows of every shard, (M,)."""
+    return torch.cat(placement.map(_sizes))
+
+
+def split_each(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """Cut a tensor (M, …) with one entry per expert into the parts of a placement's items."""
+    return list(values.split(list(counts)))
+
+
+def sampled(placement: Placement[Shard], share: float, seed: int) -> Placement[Shard]:
+    """Keep a random share of every shard's rows, at least one row each; all of them from 1 on."""
+    return placement if share >= 1.0 else placement.derive(_sampled, share, seed)
+
+
+def central(placement: Placement[Any], size: int, seed: int) -> Shard:
+    """Draw random rows evenly from all shards: every shard gives its first before any its second."""
+    lengths = sizes(placement).long().cpu()
+    size = min(size, int(lengths.sum()))
+    offers = placement.map(_offer, _depth(lengths, size), seed)
+    rows, ranks, priorities = zip(*offers, strict=True)
+    by_priority = torch.cat(priorities).argsort(stable=True)
+    order = by_priority[torch.cat(ranks)[by_priority].argsort(stable=True)][:size]
+    return concatenate(rows).take(order)
+
+
+def drawn(placement: Placement[Any], size: int, seed: int) -> Shard:
+    """Draw random rows from all rows together: the same for any division of them into shards."""
+    offers = concatenate(placement.map(_lowest, size, seed))
+    return offers.take(row_priority(offers.rows, seed).argsort()[:size])
+
+
+@travels("moments")
+def target_moments(batch: Shard) -> Tensor:
+    """n, Σy and Σy², of all copies. The targets are standardised, so that no digits are lost."""
+    rows = batch.flatten().without_padding()
+    y = rows.y.double()
+    w = torch.ones_like(y) if rows.weight is None else rows.weight.double()
+    return torch.stack([w.sum(), (w * y).sum(), (w * y.square()).sum()]).cpu()
+
+
+def _lowest(item: HoldsRows, size: int, seed: int) -> Shard:
+    rows = item.rows_held().flatten().without_padding()
+    return rows.take(row_priority(rows.rows, seed).argsort()[:size])
+
+
+def central_set(shards: Sequence[Shard], size: int, seed: int) -> Shard:
+    """Draw rows as `central` does, from shards of this process; there must be as many."""
+    n = sum(shard.without_padding().n for shard in shards)
+    if not 1 <= size <= n:
+        raise ValueError(f"expected a central set of 1 to {n} rows (all there are), got {size}")
+    return central(placed(shards), size, seed)
+
+
+def row_priority(rows: Tensor, seed: int) -> Tensor:
+    """The SplitMix64 mixer of each row's number and the seed, signed, in the order of unsigned numbers."""
+
+    def shifted(z: Tensor, bits: int) -> Tensor:  # of the unsigned number
+        return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+    z = (rows + 1) * _signed(0x9E3779B97F4A7C15)
+    z = z + _signed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
+    z = (z ^ shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    return (z ^ shifted(z, 31)) ^ _signed(1 << 63)
+
+
+def _signed(value: int) -> int:
+    """The signed 64-bit number with the same bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _depth(lengths: Tensor, size: int) -> int:
+    """The least r with Σ min(n_i, r) ≥ size: no shard is asked for more rows than that."""
+    depths = range(1, int(lengths.max()))
+    return 1 + bisect_left(depths, size, key=lambda r: int(lengths.clamp_max(r).sum()))
+
+
+@travels("counts")
+def _count(item: HoldsRows) -> int:
+    return item.rows_held().count
+
+
+@travels("counts")
+def _sizes(item: HoldsRows) -> Tensor:
+    return item.rows_held().sizes
+
+
+@travels("rows")
+def _offer(item: HoldsRows, size: int, seed: int) -> tuple[Shard, Tensor, Tensor]:
+    """Return the rows of a worker's shards that come first, the rank of each in its shard, its priority."""
+    batch = item.rows_held()
+    size = min(size, batch.n)
+    priority = row_priority(batch.rows, seed)
+    if batch.mask is not None:
+        priority = torch.where(batch.mask, priority, torch.iinfo(torch.int64).max)
+    best, which = priority.topk(size, -1, largest=False)
+    rank = torch.arange(size, device=best.device).expand_as(best)
+    start = torch.arange(best.shape[0], device=best.device)[:, None] * batch.n
+    real = rank < batch.sizes.long()[:, None]
+    chosen = batch.flatten().take((which + start)[real])
+    return replace(chosen, mask=None), rank[real], best[real]
+
+
+def _sampled(batch: Shard, share: float, seed: int) -> Shard:
+    shards = unstack(batch)
+    return stack([central_set([s], max(1, round(share * s.n)), seed) for s in shards])

@@ -1,26 +1,37 @@
-"""Tables in files: CSV, Parquet and Arrow, read as a whole or in pieces, and written."""
+"""Tables in files: found, read as a whole or in pieces, and written.
+
+A table is one file, a folder or a glob, here or on any file system of pyarrow. The listing is pyarrow's
+and the matching of globs fsspec's. pyarrow.dataset discovers files too, but takes every file of a folder
+whatever its suffix, or leaves out damaged ones, and takes folders' names for numbers: 007 becomes 7.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute
+from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow import csv, fs, parquet
 from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string
 
-from distgp.data.locate import Keys, TableError, find, kind_of
 from distgp.files.writing import whole
 
-BATCH_ROWS = 2**16
-"""Rows that are read, predicted and written at a time."""
-CSV_BLOCK = 2**24
-"""Bytes of a CSV file from which the types of columns that nobody declared are guessed."""
+SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+SUFFIXES |= {".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # names the folder of rows without a value
+Keys: TypeAlias = "dict[str, pa.Scalar]"
+"""The values of columns that the names of a file's folders give, by the columns' names."""
+BATCH_ROWS = 2**16  # rows that are read, predicted and written at a time
+CSV_BLOCK = 2**24  # bytes of a CSV file from which types of columns are guessed
 CSV_FORM = csv.ParseOptions(newlines_in_values=True)
 Types: TypeAlias = "Mapping[str, pa.DataType | None]"
 """The types of columns, by their names; None for those that are found in the file."""
@@ -28,12 +39,105 @@ AnyRows = TypeVar("AnyRows", pa.RecordBatch, pa.Table)
 pc: Any = pyarrow.compute  # its functions are made when it is imported: no tool knows them
 
 
+class TableError(ValueError):
+    """A file cannot be read as a table, or lacks what is asked of it."""
+
+
+class Found(NamedTuple):
+    """The sorted paths of files on a file system, and the folder below which they were looked for."""
+
+    system: fs.FileSystem
+    paths: tuple[str, ...]
+    root: str
+
+
+def find(path: str | Path) -> Found:
+    """Find the files that a path or URI stands for: a file, a folder with all tables below it, or a glob.
+
+    In a URI, ``?`` is no wildcard but begins its options, such as ``?region=eu-west-1``.
+    """
+    if not str(path).strip():
+        raise TableError("expected the name of a file, a folder or a glob, got an empty text")
+    try:
+        system, full = _resolve(str(path))
+        kind = system.get_file_info(full).type
+        if kind == fs.FileType.File:
+            return Found(system, (full,), full.rpartition("/")[0])
+        if kind == fs.FileType.Directory:
+            paths, root = _inside(system, full), full.rstrip("/")
+            none = f"the folder {str(path)!r} holds no files that end in {', '.join(SUFFIXES)}"
+        else:
+            plain, *wild = re.split(r"[*?[]", full, maxsplit=1)
+            root = plain.rpartition("/")[0]
+            paths = _matching(system, full, root) if wild else []
+            none = f"no file matches {str(path)!r}" if wild else f"there is no file {str(path)!r}"
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"cannot list {path}: {error}") from error
+    if not paths:
+        raise TableError(none)
+    return Found(system, tuple(sorted(paths)), root)
+
+
+def kind_of(path: str | Path) -> str:
+    """Tell the kind of a table from the suffix of its file: "csv", "parquet" or "arrow"."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise TableError(f"cannot tell what {Path(path).name!r} is: expected a suffix of {known}")
+    return SUFFIXES[suffix]
+
+
+def _resolve(text: str) -> tuple[fs.FileSystem, str]:
+    """Split a path or URI into its file system and the path there, wildcards included."""
+    if "://" not in text:
+        return fs.LocalFileSystem(), Path(os.path.abspath(text)).as_posix()
+    address, mark, options = text.partition("?")
+    # Wildcards are not allowed in URIs: pyarrow gets the folder before the first one.
+    plain = re.split(r"[*[]", address)[0]
+    folder = address if plain == address else plain.rpartition("/")[0]
+    system, root = fs.FileSystem.from_uri(folder + mark + options)
+    return system, root + address[len(folder) :]
+
+
+def _inside(system: fs.FileSystem, folder: str) -> list[str]:
+    """List the tables in a folder; what begins with "." or "_" is temporary, or about the others."""
+    inside = system.get_file_info(fs.FileSelector(folder, recursive=True))
+    tables = [i.path for i in inside if i.is_file and Path(i.path).suffix.lower() in SUFFIXES]
+    return [path for path in tables if not re.search(r"/[._]", path[len(folder.rstrip("/")) :])]
+
+
+def _matching(system: fs.FileSystem, pattern: str, root: str) -> list[str]:
+    """List the files that match a glob; as in a shell, wildcards match no leading dots."""
+    names = [str(name) for name in ArrowFSWrapper(system).glob(pattern)]
+    if "/." not in pattern[len(root) :]:
+        names = [name for name in names if "/." not in name[len(root) :]]
+    return [info.path for info in system.get_file_info(names) if info.is_file]
+
+
+def _keys(paths: Sequence[str], root: str) -> tuple[Keys, ...]:
+    """Read folders' names such as ``year=2024`` below the root; not all integers, they are texts."""
+    below = (path[len(root) :].split("/")[:-1] for path in paths)
+    given = [dict(part.split("=", 1) for part in parts if "=" in part) for parts in below]
+    texts = {
+        name
+        for own in given
+        for name, value in own.items()
+        if value != NO_VALUE and not re.fullmatch(r"0|-?[1-9][0-9]{0,17}", unquote(value))
+    }
+
+    def scalar(name: str, value: str) -> pa.Scalar:
+        known = pa.scalar(None if value == NO_VALUE else unquote(value), pa.string())
+        return known if name in texts else known.cast(pa.int64())
+
+    return tuple({name: scalar(name, value) for name, value in own.items()} for own in given)
+
+
 @dataclass(frozen=True)
 class Table:
     """One or more files of one kind ("csv", "parquet" or "arrow") with the same columns.
 
-    Rows are read in the order of the paths. The schema is unified over all files; it includes the columns
-    that the names of folders give, such as ``year=2024``, whose values are the keys of each file.
+    The schema is unified over all files, with the columns that the names of folders give, such as
+    ``year=2024``, whose values are the keys of each file.
     """
 
     system: fs.FileSystem
@@ -44,12 +148,9 @@ class Table:
 
     @staticmethod
     def open(path: str | Path) -> Table:
-        """Look at the columns of a file, a folder, a glob or a URI of one; reads no rows.
-
-        A TableError says that there is no such file, it is no table, or its files differ in their columns.
-        """
-        found = find(path)
-        system, paths, keys = found.system, found.paths, found.keys()
+        """Look at the columns of a file, a folder, a glob or a URI of one; reads no rows."""
+        system, paths, root = find(path)
+        keys = _keys(paths, root)
         kinds = sorted({kind_of(name) for name in paths})
         if len(kinds) > 1:
             raise TableError(
@@ -87,10 +188,7 @@ class Table:
     def batches(
         self, types: Types | None = None, rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
-        """Read pieces of at most `rows` rows, in bounded memory.
-
-        Given the `types` of the columns of CSV files that are used, all others are texts, as written.
-        """
+        """Read pieces of at most `rows` rows; columns of CSV files that have no `types` are texts then."""
         known: dict[str, pa.DataType] = {}
         for field in self.schema:  # a CSV column that begins without values may go on with any
             unused = types is not None and field.name not in types
@@ -113,33 +211,21 @@ class Table:
         return piece if piece.schema == self.schema else piece.cast(self.schema)
 
 
-class Sink:
-    """A table being written; its schema is that of the first batch."""
-
-    def __init__(self, path: Path, kind: str) -> None:
-        self._path, self._kind = path, kind
-        self._writer: Any = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append a batch."""
-        if self._writer is None:
-            if self._kind == "csv":
-                _refuse_nested(batch.schema)
-            self._writer = _WRITERS[self._kind](str(self._path), batch.schema)
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
 @contextmanager
-def sink(path: str | Path) -> Iterator[Sink]:
-    """Open a table to write batches to; the file appears whole at the end, or not at all."""
-    kind = kind_of(path)
-    with whole(path) as part, closing(Sink(part, kind)) as out:
-        yield out
+def sink(path: str | Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Yield a function that writes batches to a table, which appears whole at the end, or not at all."""
+    kind, writer = kind_of(path), None
+    with whole(path) as part, ExitStack() as writers:
+
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal writer
+            if writer is None:
+                if kind == "csv":
+                    _refuse_nested(batch.schema)
+                writer = writers.enter_context(_WRITERS[kind](str(part), batch.schema))
+            writer.write_batch(batch)
+
+        yield write
 
 
 def refuse_repeated(names: Sequence[str], table: str) -> None:
@@ -172,68 +258,59 @@ def reading(system: fs.FileSystem, path: str, kind: str) -> Iterator[pa.NativeFi
 
 
 def parquet_file(file: pa.NativeFile) -> parquet.ParquetFile:
-    """Open a Parquet file for reading in batches.
-
-    It is neither pre-fetched nor read by pyarrow.dataset's scanner: both hold a row group as a whole.
-    """
+    """Open a Parquet file for reading in batches."""
+    # Neither pre-fetched nor read by pyarrow.dataset's scanner: both hold a row group as a whole.
     return parquet.ParquetFile(file, buffer_size=2**20, pre_buffer=False)
 
 
 def _unified(schemas: Sequence[pa.Schema], paths: Sequence[str]) -> pa.Schema:
     """Find the schema that all files can be read with; refuse files with other columns."""
-    schema = schemas[0]
+    schema, first = schemas[0], paths[0]
     for other, path in zip(schemas[1:], paths[1:], strict=True):
         if set(other.names) != set(schema.names):
             raise TableError(
-                f"{path} has the columns {other.names}, but {paths[0]} has {schema.names}"
+                f"{path} has the columns {other.names}, but {first} has {schema.names}"
             )
         try:
             schema = pa.unify_schemas([schema, other], promote_options="permissive")
         except pa.ArrowException as error:
-            raise TableError(
-                f"{path} and {paths[0]} have columns of other types: {error}"
-            ) from error
-    refuse_repeated(schema.names, paths[0])
+            raise TableError(f"{path} and {first} have columns of other types: {error}") from error
+    refuse_repeated(schema.names, first)
     return schema
 
 
 def _decoded(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
     """Replace dictionaries, which differ between files, by their values' type; add the columns of keys."""
-    for name in keys:
-        if name in schema.names:
-            raise TableError(
-                f"{path} has a column {name!r}, and its folder's name gives another: rename the folder"
-            )
+    if both := [name for name in keys if name in schema.names]:
+        raise TableError(
+            f"{path} has a column {both[0]!r}, and its folder's name gives another: rename the folder"
+        )
     fields = [f.with_type(f.type.value_type) if is_dictionary(f.type) else f for f in schema]
     return pa.schema([*fields, *(pa.field(name, value.type) for name, value in keys.items())])
 
 
 def _empty_is_missing(rows: AnyRows) -> AnyRows:
     """Take empty texts of a CSV file as missing values; every other text, "NA" too, is one."""
-    columns = [
-        pc.if_else(pc.equal(v, ""), None, v) if is_string(v.type) else v for v in rows.columns
-    ]
-    return type(rows).from_arrays(columns, schema=rows.schema)
+    found = [pc.if_else(pc.equal(v, ""), None, v) if is_string(v.type) else v for v in rows.columns]
+    return type(rows).from_arrays(found, schema=rows.schema)
 
 
 def _refuse_bytes(schema: pa.Schema, path: str) -> None:
     """Refuse a CSV file whose texts are not UTF-8: pyarrow calls such columns binary."""
-    for field in schema:
-        if is_binary(field.type):
-            raise TableError(
-                f"{path} is not written in UTF-8: see column {field.name!r}. Convert it, for example by "
-                "iconv -f latin1 -t utf8"
-            )
+    if bad := [field.name for field in schema if is_binary(field.type)]:
+        raise TableError(
+            f"{path} is not written in UTF-8: see column {bad[0]!r}. Convert it, for example by "
+            "iconv -f latin1 -t utf8"
+        )
 
 
 def _refuse_nested(schema: pa.Schema) -> None:
     """Refuse columns of lists and the like in a CSV file."""
-    for field in schema:
-        if is_nested(field.type):
-            raise TableError(
-                f"column {field.name!r} is {field.type}, which CSV cannot hold: write Parquet, or "
-                "leave it out of the data"
-            )
+    if bad := [field for field in schema if is_nested(field.type)]:
+        raise TableError(
+            f"column {bad[0].name!r} is {bad[0].type}, which CSV cannot hold: write Parquet, or leave it "
+            "out of the data"
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import norm
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 
 KINDS = ("conformal", "mondrian")
 """What `calibrate` may be."""

@@ -13,8 +13,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from distgp._util.warn import warn_user
-from distgp.data import sample
+from distgp._util.checks import warn_user
+from distgp.data import shard as sample
 from distgp.engines import travels
 from distgp.experts import Posterior, SparsePosterior, inducing
 from distgp.experts.base import chunk_rows

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.aggregation import Ensemble
-from distgp.data import sample
+from distgp.data import shard as sample
 from distgp.data.neighbors import Neighbors
-from distgp.data.sample import HoldsRows
-from distgp.data.shard import Shard
+from distgp.data.shard import HoldsRows, Shard
 from distgp.engines import Placement, travels
 from distgp.experts.base import chunk_rows, in_chunks
 

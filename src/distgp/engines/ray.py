@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
-from distgp._util.numbers import is_integer, is_number
+from distgp._util.checks import is_integer, is_number
 from distgp.engines.base import (
     Engine,
     EngineError,
@@ -30,7 +30,7 @@ except ImportError as error:  # pragma: no cover - depends on the installation
         "engine='ray' needs Ray, which is not installed: pip install 'distgp[ray]'"
     ) from error
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.engines import ray_start
 from distgp.engines.ray_pool import Pool, Step, register_tensors
 

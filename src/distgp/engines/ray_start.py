@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.engines.base import EngineWarning
 
 CONNECT_LIMIT = 5.0

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.warn import warn_user
-from distgp.data import sample as samples
+from distgp._util.checks import warn_user
+from distgp.data import shard as samples
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, unstack
 from distgp.engines import Placement, travels

@@ -30,8 +30,7 @@ from torch.autograd.function import once_differentiable
 from distgp import linalg
 from distgp._util.threads import on_threads
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
-from distgp.data.sample import row_priority
-from distgp.data.shard import Shard
+from distgp.data.shard import Shard, row_priority
 from distgp.experts.base import Prediction, chunk_rows, latent_variance
 from distgp.experts.parameters import Parameters
 from distgp.experts.sums import inducing_factor, widened

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.data import sample
+from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.experts import inducing as inputs

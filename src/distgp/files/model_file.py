@@ -1,9 +1,8 @@
 """Models in files: one safetensors file, its header a JSON description. Never pickle.
 
-A model is a tree of our own frozen dataclasses with tensors at its leaves. The tree goes into the
-header, the tensors into the file, each in the memory order that it had, so that a loaded model
-computes the same numbers to the last bit. Classes are written by the names in `NAMES`, never by module
-paths, and no other class is ever built from a file.
+A model is a tree of our own frozen dataclasses with tensors at its leaves, each stored in the memory
+order that it had, so that a loaded model computes the same numbers to the last bit. Classes are written
+by the names in `NAMES`, never by module paths, and no other class is ever built from a file.
 """
 
 from __future__ import annotations
@@ -59,13 +58,9 @@ from distgp.selection.trials import Choice, Trial
 from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 
 KIND = "distgp-model"
-FORMAT = 2
-"""The number of the file format. Files with a lower number are read; those with a higher refused."""
-
-LARGEST_TREE = 2_000_000
-"""The most values in the header of a file: those of a forged one could fill the memory."""
-LONG_LIST = 1_000
-"""Lists of more numbers than this are stored as tensors, not in the header."""
+FORMAT = 2  # files with a lower number are read, those with a higher one refused
+LARGEST_TREE = 2_000_000  # values in a header: those of a forged one could fill the memory
+LONG_LIST = 1_000  # lists of more numbers than this are stored as tensors, not in the header
 
 NAMES: dict[str, type] = {
     "models": Model,
@@ -120,10 +115,7 @@ NAMES: dict[str, type] = {
     "grid/equations": sparsegrid.NormalEquations,
     "grid/posterior": sparsegrid.GridPosterior,
 }
-"""Every class of our own that a file may hold, by the name that files know it by.
-
-The names never change: a class may be renamed or moved, its name here may not.
-"""
+"""Every class of our own that a file may hold, by a name that never changes, even if the class's does."""
 NAME_OF = {kind: name for name, kind in NAMES.items()}
 REGISTRIES: dict[str, Callable[[], Mapping[str, type]]] = {
     "kernel": all_kernels,
@@ -172,7 +164,7 @@ class ModelFileError(ValueError):
     """A file is not a model of distgp, or is damaged, or too new."""
 
 
-def save(path: Path | str, tree: Any, about: dict[str, str]) -> None:
+def save(path: Path | str, tree: object, about: dict[str, str]) -> None:
     """Write a tree; `about` are readable entries of the header."""
     encoder = _Encoder()
     header = {"kind": KIND, "format": str(FORMAT), "distgp": __version__} | about
@@ -191,37 +183,23 @@ def load(path: Path | str, device: str | None = None) -> Any:
         raise TypeError(f"expected the path of a model file, got {path!r:.60}")
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no model file {str(path)!r}")
-    path = Path(path)
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
-            _check(path, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ModelFileError(
-            f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
-            "model again"
-        ) from error
+    with _opened(path) as (file, header):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     with readable(path), warnings.catch_warnings():
         if header.get("checksum") != checksum(header.get("tree", ""), tensors):
             raise ModelFileError(f"{path} was damaged after it was written: save the model again")
         warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
-        tree = header["tree"]
+        tree, old = header["tree"], header["format"] == "1"
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
-        old = header["format"] == "1"
-        found = _Decoder(tensors, device, _names_of_format_1() if old else NAMES).decode(
-            json.loads(tree)
-        )
+        names = _names_of_format_1() if old else NAMES
+        found = _Decoder(tensors, device, names).decode(json.loads(tree))
         return _state_of_format_1(found) if old else found
 
 
 @contextmanager
 def readable(path: Path | str) -> Iterator[None]:
-    """Turn whatever goes wrong in a block that builds a model from a file into one error.
-
-    Files may be forged, with any tree and a checksum that fits it.
-    """
+    """Turn whatever goes wrong in building a model from a file, which may be forged, into one error."""
     try:
         yield
     except (ModelFileError, MemoryError, OSError):
@@ -238,13 +216,23 @@ def readable(path: Path | str) -> Iterator[None]:
 
 def header(path: Path | str) -> dict[str, str]:
     """The readable entries of a model file's header: format, version, estimator, parameters, …"""
+    with _opened(path) as (_, found):
+        return {name: text for name, text in found.items() if name not in ("tree", "checksum")}
+
+
+@contextmanager
+def _opened(path: Path | str) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Open a model file; refuse what is none, is damaged, or is of a later format."""
     try:
         with safe_open(str(path), framework="pt") as file:
             found = file.metadata() or {}
+            _check(path, found)
+            yield file, found
     except SafetensorError as error:
-        raise ModelFileError(f"{path} is not a model file of distgp ({error})") from error
-    _check(Path(path), found)
-    return {name: text for name, text in found.items() if name not in ("tree", "checksum")}
+        raise ModelFileError(
+            f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
+            "model again"
+        ) from error
 
 
 def checksum(tree: str, tensors: dict[str, Tensor]) -> str:
@@ -257,7 +245,7 @@ def checksum(tree: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check(path: Path, header: dict[str, str]) -> None:
+def _check(path: Path | str, header: dict[str, str]) -> None:
     if header.get("kind") != KIND:
         raise ModelFileError(f"{path} is a safetensors file, but not a model that distgp has saved")
     number = header.get("format", "")
@@ -276,16 +264,17 @@ class _Encoder:
         self._seen: dict[int, Any] = {}
         self._kept: list[Any] = []  # so that an id stays one object's while we write
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: object, path: str) -> Any:
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
             return value if np.isfinite(value) else {"float": str(value)}
-        if isinstance(value, list) and len(value) > LONG_LIST and _all_floats(value):
-            return self._leaf(np.array(value), path)
         if isinstance(value, list | tuple):
+            plain = isinstance(value, list)
+            if plain and len(value) > LONG_LIST and all(isinstance(item, float) for item in value):
+                return self._leaf(np.array(value), path)
             items = [self.encode(item, f"{path}.{i}") for i, item in enumerate(value)]
-            return items if isinstance(value, list) else {"tuple": items}
+            return items if plain else {"tuple": items}
         if isinstance(value, dict):
             return {"dict": {k: self.encode(v, f"{path}.{k}") for k, v in value.items()}}
         if isinstance(value, np.generic):
@@ -294,13 +283,11 @@ class _Encoder:
             return self._seen[id(value)]
         self._kept.append(value)
         if isinstance(value, Tensor | np.ndarray):
-            node = self._leaf(value, path)
-            self._seen[id(value)] = node
-            return node
+            return self._seen.setdefault(id(value), self._leaf(value, path))
         self._seen[id(value)] = {"same": path}
         return self._object(value, path)
 
-    def _leaf(self, value: Tensor | np.ndarray, path: str) -> Any:
+    def _leaf(self, value: Tensor | np.ndarray, path: str) -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "biuf":
                 return {"array": self.encode(value.tolist(), path)}
@@ -311,7 +298,7 @@ class _Encoder:
         self.tensors[path] = stored.to("cpu", copy=True).contiguous()
         return {"tensor": path, "turned": turned, "device": value.device.type}
 
-    def _object(self, value: Any, path: str) -> Any:
+    def _object(self, value: object, path: str) -> dict[str, Any]:
         name = name_of(type(value))
         if name is None:
             raise TypeError(
@@ -322,16 +309,9 @@ class _Encoder:
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
         specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        fields = {
-            spec.name: self.encode(getattr(value, spec.name), f"{path}.{spec.name}")
-            for spec in specs
-            if spec.init
-        }
+        given = {spec.name: getattr(value, spec.name) for spec in specs if spec.init}
+        fields = {key: self.encode(part, f"{path}.{key}") for key, part in given.items()}
         return {"class": name, "path": path, "fields": fields}
-
-
-def _all_floats(values: list[Any]) -> bool:
-    return all(isinstance(value, float) for value in values)
 
 
 class _Decoder:
@@ -346,7 +326,7 @@ class _Decoder:
         self._tensors, self._device, self._names = tensors, device, names
         self._seen: dict[str, Any] = {}
 
-    def decode(self, node: Any) -> Any:
+    def decode(self, node: object) -> Any:
         if isinstance(node, list):
             return [self.decode(item) for item in node]
         if not isinstance(node, dict):
@@ -360,9 +340,6 @@ class _Decoder:
             made = (self._names.get(node["class"]) or class_of(node["class"]))(**fields)
             self._seen[node["path"]] = made
             return made
-        return self._plain(node)
-
-    def _plain(self, node: dict[str, Any]) -> Any:
         if "tuple" in node:
             return tuple(self.decode(item) for item in node["tuple"])
         if "dict" in node:
@@ -379,15 +356,10 @@ class _Decoder:
                 self._seen[name] = value.numpy()
             else:
                 # A copy of its own: matrix products depend, in the last bit, on memory alignment.
-                value = value.to(self._place(node["device"]), copy=True)
+                there = node["device"] if torch.cuda.is_available() else "cpu"
+                value = value.to(there if self._device is None else self._device, copy=True)
                 self._seen[name] = value.mT if node["turned"] else value
         return self._seen[name]
-
-    def _place(self, device: str) -> str:
-        """The device asked for, or that of the tensor if it exists here."""
-        if self._device is not None:
-            return self._device
-        return device if torch.cuda.is_available() else "cpu"
 
 
 def _names_of_format_1() -> dict[str, Callable[..., Any]]:
@@ -403,8 +375,7 @@ def _names_of_format_1() -> dict[str, Callable[..., Any]]:
 def _state_of_format_1(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an estimator in a file of format 1, as it is now.
 
-    A list of models, one for each target, stood beside what they have in common; the noise of rows of
-    their own, and what the training inputs look like, were parts of each.
+    A list of models stood beside what they have in common, each with row noise and training inputs.
     """
     targets, inputs = [], None
     for one in state["models"]:

@@ -11,26 +11,24 @@ from pathlib import Path
 
 PRIVATE = 0o600
 """The mode of new files that only their owner may read, such as models, which may hold rows."""
-ORDINARY = 0o666
-"""The mode of other new files, from which the process's umask takes what it takes from all files."""
 
 
 @contextmanager
-def whole(path: Path | str, mode: int = ORDINARY) -> Iterator[Path]:
+def whole(path: Path | str, mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary path beside a file, which takes its place if the block ends without an exception.
 
-    Otherwise it is removed, so that readers never see half a file. A file that is replaced keeps its mode,
-    and a new one gets `mode`; of a symbolic link, the file that it points to is replaced. Raises an
-    OSError for a device, a pipe or a folder, and where there is no folder to write to.
+    Otherwise it is removed. A file that is replaced keeps its mode, and a new one gets `mode`; of a
+    symbolic link, the file that it points to is replaced. Devices, pipes and folders are refused.
     """
     path = _regular(path)
     part = _part_of(path)
     try:
-        _create(part, mode)
+        part.touch(mode, exist_ok=False)  # the system applies the umask
         kept = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
         yield part
         os.chmod(part, kept)  # writers may have made a new file of their own
-        _to_disk(part)
+        with part.open("rb+" if os.name == "nt" else "rb") as file:
+            os.fsync(file.fileno())  # so that no crash can leave a name without its content
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -41,26 +39,12 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def _create(path: Path, mode: int) -> None:
-    """Make an empty file, which must not be there yet; the umask is applied by the system."""
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file's content is stored, so that no crash can leave a name without it."""
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def check_writable(path: Path | str) -> None:
     """Raise an OSError for a path that `whole` could not write to, before any work is done."""
     path = _regular(path)
     probe = _part_of(path)
     try:
-        _create(probe, PRIVATE)
+        probe.touch(PRIVATE, exist_ok=False)
     except OSError as error:
         raise OSError(f"cannot write {str(path)!r}: {error.strerror}") from error
     probe.unlink()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.linalg import lapack
 
 SILENT_JITTER = 1e-8

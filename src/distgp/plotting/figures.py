@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from distgp.data import frames
+from distgp.data import rows as frames
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.diagnostics.summary import column_names, target_names
 from distgp.files.writing import whole

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.model_selection import KFold
 
+from distgp._util.checks import warn_user
 from distgp._util.progress import Progress
-from distgp._util.warn import warn_user
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine

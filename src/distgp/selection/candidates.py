@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from distgp._util.parameters import is_auto
+from distgp._util.checks import is_auto
 from distgp.plan import FIRST_KERNEL, Plan
 from distgp.training import NearestRows
 

@@ -13,20 +13,21 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
-from distgp._util.numbers import is_integer
-from distgp._util.parameters import (
+from distgp._util.checks import (
     Resolver,
     a_count,
     a_name,
     a_positive_number,
     a_seed,
     is_auto,
+    is_integer,
     one_of,
+    warn_user,
 )
-from distgp._util.warn import warn_user
-from distgp.data import Scaling, Shard, place, sample
+from distgp.data import Scaling, Shard, place
+from distgp.data import shard as sample
 from distgp.data.rows import Schema, check_varies, observed_targets
-from distgp.data.sample import even_parts
+from distgp.data.shard import even_parts
 from distgp.diagnostics import metrics
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from distgp.data import sample
+from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import Expert, Parameters

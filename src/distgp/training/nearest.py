@@ -18,8 +18,7 @@ from torch import Tensor
 
 from distgp._util.threads import on_threads
 from distgp.data.neighbors import Neighbors
-from distgp.data.sample import row_priority
-from distgp.data.shard import Shard
+from distgp.data.shard import Shard, row_priority
 from distgp.engines import Kinds
 from distgp.experts.base import chunk_rows
 from distgp.experts.neighborhoods import (

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from distgp._util.threads import on_threads
-from distgp.data.sample import placed
-from distgp.data.shard import Shard
+from distgp.data.shard import Shard, placed
 from distgp.engines import Placement, travels
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import chunk_rows

@@ -10,11 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from distgp._util.checks import warn_user
 from distgp._util.progress import Progress
-from distgp._util.warn import warn_user
-from distgp.data import sample
-from distgp.data.sample import placed
-from distgp.data.shard import Shard
+from distgp.data import shard as sample
+from distgp.data.shard import Shard, placed
 from distgp.engines import Kinds, Placement
 from distgp.engines.traffic import measured
 from distgp.experts import Expert, Parameters

@@ -1,23 +1,39 @@
-"""Checks of what users give as parameters, and what names stand for.
-
-Each function here makes a resolver: called with a parameter's name and value, it returns what the value
-stands for, or raises a ValueError that says what was expected and what came.
-"""
+"""Checks of what users give as parameters, what names stand for, and warnings at a user's own line."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from distgp._util.numbers import is_integer, is_number
-
+PACKAGE = str(Path(__file__).parents[1])
 Named = TypeVar("Named")
 Resolver: TypeAlias = Callable[[str, object], object]
-"""Returns what a parameter's value stands for, given the parameter's name and the value."""
+"""Returns what a parameter, of a name and a value, stands for; a ValueError says what was expected."""
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's own code that called into distgp."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a real number; NaN and infinity are, truth values are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number by its type, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_auto(value: object) -> bool:
@@ -29,12 +45,9 @@ def a_count(*others: str | None) -> Resolver:
     """Expect a positive integer, or one of the other values."""
 
     def resolve(name: str, value: object) -> object:
-        if value is None or isinstance(value, str):
-            fine = value in others
-        else:
-            fine = is_integer(value) and value >= 1
-        if not fine:
-            expected = " or ".join(["a positive integer", *(repr(other) for other in others)])
+        plain = value is None or isinstance(value, str)
+        if not (value in others if plain else is_integer(value) and value >= 1):
+            expected = " or ".join(["a positive integer", *map(repr, others)])
             raise ValueError(f"{name} must be {expected}, got {value!r}")
         return int(value) if is_integer(value) else value
 
@@ -64,7 +77,7 @@ def a_name(registry: Mapping[str, object], base: type, *others: str | None) -> R
         if isinstance(value, base) or (value is None and None in others):
             return value
         if not (isinstance(value, str) and (value in registry or value in others)):
-            named = ", ".join(repr(choice) for choice in (*registry, *others))
+            named = ", ".join(map(repr, (*registry, *others)))
             article = "an" if base.__name__[0] in "AEIOU" else "a"
             raise ValueError(
                 f"{name} must be one of {named} or {article} {base.__name__} object, got {value!r}"
@@ -89,7 +102,7 @@ def one_of(*choices: str | bool | None) -> Resolver:
     def resolve(name: str, value: object) -> object:
         none = value is None and None in choices
         if not none and (not isinstance(value, str | bool | np.bool_) or value not in choices):
-            named = ", ".join(repr(choice) for choice in choices)
+            named = ", ".join(map(repr, choices))
             raise ValueError(f"{name} must be one of {named}, got {value!r}")
         return bool(value) if isinstance(value, np.bool_) else value
 

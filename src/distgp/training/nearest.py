@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,10 +31,10 @@ from distgp.experts.neighborhoods import (
 from distgp.experts.sums import widened
 from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning
-from distgp.training.base import Algorithm, Message, Reply, Stop
+from distgp.training.fact import Lbfgs
+from distgp.training.learning import with_lengthscales
 from distgp.training.objective import UNUSABLE, Objective, log_prior
-from distgp.training.optimizers import Lbfgs
-from distgp.training.rounds import Rounds
+from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Stop, Tensors
 
 SEARCHED = (0.3, 0.1, 0.03)
 """Factors of the lengthscales of a second start. They do not change which rows are nearest."""
@@ -48,14 +48,11 @@ STILL = 0.01
 """Logarithms that change by less in a stage have not moved."""
 EARLY_GAIN = 0.2
 """Nats that five rounds must gain for a stage before the last to go on."""
-
-
 OWN_NOISE = ("weight", "noise")
 """What a shard's rows may have of their own beside inputs and targets."""
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbourhoods:
+class Neighbourhoods(NamedTuple):
     """Targets of training, T of them, each with its neighbours and itself last, (T, k + 1, …).
 
     `real` is False where there are fewer; `factor` is what σ² is multiplied by in each row; `targets`
@@ -177,12 +174,12 @@ class NearestRows(Algorithm):
         self._minimised(objective, x, sets, rounds, left, last=True)
 
     def _neighbourhoods(
-        self, x: Tensor, targets: dict[str, Tensor], coarse: Tensor, rounds: Rounds
+        self, x: Tensor, targets: Tensors, coarse: Tensor, rounds: Rounds
     ) -> Neighbourhoods:
         """The nearest rows of all workers before each target, and the target itself last."""
         shared = {"x": x, "targets": targets["X"], "limit": targets["limit"], "coarse": coarse}
         each = rounds.exchange(Message(shared, {})).each
-        T, X, y, real, factor = len(targets["y"]), [], [], [], []
+        T, found = len(targets["y"]), {"X": [], "y": [], "real": [], "factor": []}
 
         def flat(values: Tensor) -> Tensor:  # (W, T, k, …) to (T, W·k, …)
             return values.transpose(0, 1).reshape(T, -1, *values.shape[3:])
@@ -191,29 +188,26 @@ class NearestRows(Algorithm):
             if not k:
                 continue
             square, order = flat(each[f"square{i}"]).topk(k, -1, largest=False)
-            rows = flat(each[f"X{i}"])
-            X.append(rows.gather(1, order[..., None].expand(*order.shape, rows.shape[-1])))
-            y.append(flat(each[f"y{i}"]).gather(1, order))
-            real.append(torch.isfinite(square))
-            if f"factor{i}" in each:
-                factor.append(flat(each[f"factor{i}"]).gather(1, order))
+            found["real"].append(torch.isfinite(square))
+            at = torch.arange(T, device=order.device)[:, None]
+            for name in {"X", "y", "factor"} & {name.removesuffix(str(i)) for name in each}:
+                found[name].append(flat(each[f"{name}{i}"])[at, order])
         own = [None if (v := targets.get(name)) is None else v.double() for name in OWN_NOISE]
         last = Shard(targets["X"], targets["y"], targets["limit"], None, *own)
-        X.append(last.X[:, None])
-        y.append(last.y[:, None])
-        real.append(torch.ones_like(real[0][:, :1]))
-        if (own_factor := noise_factor(last)) is not None:
-            factor.append(own_factor[:, None])
-        found = torch.cat(factor, 1).double() if factor else None
-        return Neighbourhoods(
-            torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1), found, last
-        )
+        itself = {"X": last.X, "y": last.y, "real": torch.ones_like(last.y, dtype=torch.bool)}
+        for name, value in (itself | {"factor": noise_factor(last)}).items():
+            if value is not None:
+                found[name].append(value[:, None])
+        joined = {name: torch.cat(parts, 1) for name, parts in found.items() if parts}
+        factor = joined["factor"].double() if "factor" in joined else None
+        X, y, real = joined["X"].double(), joined["y"].double(), joined["real"]
+        return Neighbourhoods(X, y, real, factor, last)
 
     def _starts(
         self,
         objective: Objective,
         x: Tensor,
-        targets: dict[str, Tensor],
+        targets: Tensors,
         coarse: Tensor,
         rounds: Rounds,
     ) -> list[Tensor]:
@@ -223,19 +217,11 @@ class NearestRows(Algorithm):
         short ones all neighbours agree in columns with few values, so that the lengthscales of these
         get no gradient and would stay short.
         """
-        theta = objective.layout.unpack(x)
-        lengths = {
-            name: value
-            for name, value in theta.kernel.parameters().items()
-            if name.endswith("lengthscale")
-        }
-        if not lengths:
+        layout = objective.layout
+        shorter = [layout.pack(theta) for theta in with_lengthscales(layout.unpack(x), SEARCHED)]
+        if not shorter:
             return [x]
         sets = self._neighbourhoods(x, targets, coarse, rounds)
-        shorter = []
-        for factor in SEARCHED:
-            kernel = theta.kernel.with_parameters({n: factor * v for n, v in lengths.items()})
-            shorter.append(objective.layout.pack(replace(theta, kernel=kernel)))
         return [x, min(shorter, key=lambda point: _value(objective, point, sets))]
 
     def _minimised(
@@ -255,21 +241,11 @@ class NearestRows(Algorithm):
         def trial(point: Tensor) -> tuple[float, Tensor]:
             if len(rounds.history) >= begin + budget:
                 raise Stop("iterations")
-            value, gradient = evaluate(objective, point, sets)
-            better = search.offer(point, float(value), gradient)
-            rounds.record(
-                search.x,
-                search.value,
-                search.gradient_norm,
-                accepted=better,
-                failed=not bool(torch.isfinite(value)),
-            )
-            recent = [
-                round_.objective for round_ in rounds.history[max(begin, len(rounds.history) - 6) :]
-            ]
+            found = search.record(rounds, point, *evaluate(objective, point, sets))
+            recent = [round_.objective for round_ in rounds.history[begin:][-6:]]
             if not last and len(recent) == 6 and recent[0] - recent[-1] < EARLY_GAIN:
                 raise Stop("tolerance")
-            return float(value), gradient
+            return found
 
         try:
             search.minimise(trial)

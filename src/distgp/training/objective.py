@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -99,8 +99,7 @@ def by_path(named: Mapping[str, Value], parameters: Parameters) -> dict[str, Val
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(NamedTuple):
     """θ as a flat vector: optimisers, averages and messages work on vectors, whatever θ is made of.
 
     A vector has P entries, which stay between `low` and `high`: the parameters that the experts share,
@@ -202,17 +201,16 @@ def _unconstrained_bounds(name: str, bounds: tuple[float, float]) -> tuple[float
     return max(-LARGEST_LOG, least), min(LARGEST_LOG, math.log(above))
 
 
-@dataclass(frozen=True, eq=False)
-class Objective:
+class Objective(NamedTuple):
     """The sum that training minimises: −log p(y_i), or the negative bound, less the log prior.
 
     The `priors` are densities of parameters, by full path.
     """
 
-    travels_as: ClassVar[str] = "parameters"
     expert: Expert
     layout: Layout
     priors: Mapping[str, Prior]
+    travels_as = "parameters"
 
     @staticmethod
     def of(expert: Expert, layout: Layout, priors: Mapping[str, Prior] | None = None) -> Objective:

@@ -1,8 +1,4 @@
-"""FACT: the factorised objective Σ_i objective_i, its gradient summed over workers; and its optimisers.
-
-L-BFGS, Adam and plain steps minimise at the centre; algorithms with local steps use the last two on the
-workers, and the other algorithms with gradients at the centre use L-BFGS.
-"""
+"""FACT: the objective Σ_i objective_i, its gradient summed over workers; and the optimisers."""
 
 from __future__ import annotations
 
@@ -186,19 +182,14 @@ class NothingToGain(Exception):
 class Lbfgs:
     """A search for the minimum, which keeps the best point that it has found.
 
-    L-BFGS-B compares each trial point with the point at which its line search began, and shortens the
-    step as the values and slopes of both suggest. Where a trial has no value, or one that is far too
-    high, L-BFGS-B is told those of a parabola along the step: it begins as the objective does and has
-    its minimum at a tenth of the step. The trial is then refused and the step shortened to a tenth.
+    Where a trial has no value, or one that is far too high, L-BFGS-B is told those of a parabola along
+    the step: it begins as the objective does and has its minimum at a tenth of the step. The trial is
+    then refused and the step shortened to a tenth.
     """
 
     def __init__(self, start: Tensor, low: Tensor, high: Tensor) -> None:
-        self.x = start
-        """The best point so far."""
-        self.value = math.nan
-        """The objective there; NaN before the first evaluation."""
-        self.gradient_norm = math.nan
-        """The norm of the gradient there, without the entries at which a bound stops descent."""
+        self.x, self.value = start, math.nan  # the best point so far, and the objective there
+        self.gradient_norm = math.nan  # there, without the entries at which a bound stops descent
         self._low, self._high = _array(low), _array(high)
         # Relative differences of the objective that factorisations cannot resolve: 2e-12 in float64.
         self._rounding = torch.finfo(start.dtype).eps ** 0.75
@@ -237,11 +228,7 @@ class Lbfgs:
         return float(value), gradient
 
     def minimise(self, evaluate: Evaluate) -> None:
-        """Search until no further progress is possible, or until `evaluate` raises an exception.
-
-        It returns the objective at a point, or NaN, and the gradient, or None for a trial that is not
-        `hopeful`; and it must call `offer` or `record` with what it found.
-        """
+        """Search until no progress is possible; `evaluate` must `offer` or `record` what it found."""
         evaluate(self.x)
         while self._best is not None:
             before = self._began = self._best

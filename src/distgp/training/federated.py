@@ -260,7 +260,7 @@ class Independent(Algorithm):
 
 
 def _start(optimizer: str, x: Tensor, rate: float) -> Tensors:
-    """What `_local_steps` starts from at points x (M, P): points, rates (M,) and memory."""
+    """Points x (M, P), rates (M,) and memory, from which `_local_steps` starts."""
     return {"x": x, "good": x, "rate": torch.full_like(x[:, 0], rate)} | fresh(optimizer, x)
 
 
@@ -276,11 +276,10 @@ def _local_steps(
 ) -> Tensors:
     """Take optimiser steps with every expert of a worker, each on its own objective.
 
-    An expert whose objective cannot be computed goes back to its last good point, forgets what the
-    optimiser remembers, and halves its rate. `each` has every expert's point "x" (M, P), its last "good"
-    one, its "rate" (M,) and the optimiser's memory; they are returned as they are after the steps, with
-    "value" (M,) and "gradient" (M, P) where the steps began, and the number of "failures" (M,).
-    Objectives are multiplied by `scale` (M,); `pull` is the gradient of what is added to them.
+    An expert whose objective cannot be computed goes back to its last "good" point, forgets what the
+    optimiser remembers, and halves its "rate". Returned is `each` after the steps, with "value" (M,) and
+    "gradient" (M, P) where they began, and the number of "failures" (M,). Objectives are multiplied by
+    `scale` (M,); `pull` is the gradient of what is added to them.
     """
     x, good, rate, k = each["x"], each["good"], each["rate"], objective.layout.n_shared
     memory = {name: each[name] for name in fresh(optimizer, x)}
@@ -335,10 +334,9 @@ def _average(
 ) -> None:
     """The centre's half of an averaging method: the average of the experts, weighted by rows.
 
-    The shared part is averaged; each expert keeps its own part, moments and rate. The objective that
-    is reported is Σ_i objective_i at the broadcast θ, scaled up where only some experts took part.
-    Experts whose objective could not be computed there have no say; where that is all of them, the
-    last good θ comes back. `drawn` tells which experts (M,) take part, for the number of rounds done.
+    It reports Σ_i objective_i at the broadcast θ, scaled up where only the experts (M,) that are `drawn`
+    for a round took part. Experts whose objective could not be computed there have no say; where that is
+    all of them, the last good θ comes back.
     """
     layout, k = objective.layout, objective.layout.n_shared
     shared, own = layout.split(start, len(sizes))

@@ -32,10 +32,9 @@ SEARCHED = (1.0, 0.3, 0.1, 0.03)
 
 
 class Initial(NamedTuple):
-    """Kernel and noise that training starts from.
+    """Kernel and noise that training starts from; bounds are ours if the kernel is `named` by a text.
 
-    The kernel is `named` if it was given as a text, so that bounds and the search for lengthscales are
-    ours. `fixed` and `signals` are full paths of parameters that stay, and of signal variances.
+    `fixed` and `signals` are full paths of parameters that stay, and of signal variances.
     """
 
     parameters: Parameters
@@ -51,11 +50,7 @@ class Initial(NamedTuple):
         like: Tensor,
         units: str = "auto",
     ) -> Initial:
-        """Build the kernel for these columns, in the dtype and on the device of `like`.
-
-        `units` are those of lengthscales and periods: "data", "standardised", or "auto" for those of
-        the data in texts and standardised ones in objects.
-        """
+        """Build the kernel for these columns; "auto" units are those of the data in texts alone."""
         named = not isinstance(kernel, Kernel)
         if units == "standardised" or (units == "auto" and not named):
             layout = replace(layout, scale=())
@@ -70,10 +65,7 @@ class Initial(NamedTuple):
         return Initial(start, named, fixed, signals)
 
     def bounds(self, capped: bool = False) -> dict[str, tuple[float, float]]:
-        """Bounds by full path: a named kernel's parameters stay within a factor of 1,000 of the start.
-
-        Where `capped`, signal variances stay at or below 1, the variance of a standardised target.
-        """
+        """Bounds by full path: a factor of 1,000 for a named kernel; 1 for signals if `capped`."""
         if not self.named:
             return {}
         bounds = {
@@ -89,10 +81,10 @@ class Initial(NamedTuple):
         return path in self.fixed or bool({path, path.rpartition(".")[2]} & set(fixed))
 
     def moved_to(self, found: Parameters, fixed: tuple[str, ...]) -> Parameters | None:
-        """Start from a θ found earlier, with all that training leaves as it is from here.
+        """Start from a θ found earlier; None where the kernel has other parameters.
 
-        Other rows have other scales, and a period in the units of the data is another number there.
-        None where the kernel has other parameters.
+        What training leaves as it is comes from here: other rows have other scales, and a period in the
+        units of the data is another number there.
         """
         start = self.parameters
         old, new = found.kernel.parameters(), start.kernel.parameters()
@@ -110,12 +102,10 @@ class TrainingWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Learning:
-    """The way in which θ is to be learnt; names and bounds are as for `distgp.training.train`.
+    """The way in which θ is to be learnt; names and bounds are as for `train`.
 
-    With `search`, shorter lengthscales than those of `start` are taken as a start if they explain the
-    rows better. A `start` that was `learnt` from a part of these rows makes a first stage, which finds
-    where to look, unnecessary. Training looks at this number of `rows`, all by default; the `seed` is
-    that of their sample and of the inducing inputs.
+    With `search`, shorter lengthscales are a start too. A `start` that was `learnt` from a part of these
+    rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default.
     """
 
     algorithm: Algorithm
@@ -167,10 +157,7 @@ class Learning:
 
 
 def best_start(expert: Expert, theta: Parameters, shards: Placement[Shard]) -> Parameters:
-    """Take θ, or θ with shorter lengthscales where those explain the rows better.
-
-    Started too long, training can end where everything is noise.
-    """
+    """Take θ, or shorter lengthscales: started too long, training can end where everything is noise."""
 
     def value(candidate: Parameters) -> float:
         found = objective_value(expert, candidate, shards)

@@ -1,10 +1,9 @@
 """Training by nearest rows: Vecchia's likelihood of a sample of rows, each given rows before it.
 
 θ minimises −Σ log p(y_i | y_C(i)) over a fixed random sample of target rows i, where C(i) are the k
-rows, nearest by the kernel, among *all* rows that come before i in a random order. So the sample may
-be small, and still θ is that of the whole data set: a target's neighbours are as near as n rows
-make them. Which rows are nearest depends on θ, so they are found anew in every stage. In a stage
-nothing travels: the centre has the targets and their neighbours, and minimises by L-BFGS.
+rows, nearest by the kernel, among *all* rows that come before i in a random order: though the sample is
+small, neighbours are as near as n rows make them. They depend on θ and are found anew in every stage, in
+which nothing travels: the centre has the targets and their neighbours.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Stop, Tens
 SEARCHED = (0.3, 0.1, 0.03)
 """Factors of the lengthscales of a second start. They do not change which rows are nearest."""
 COARSE_ROWS = 2048
-"""The first rows in the order, which cover the data coarsely. Where there are far more rows, a third of
-the neighbours come from these: the nearest of all are then so near that they say nothing of what is
-slow in the function."""
+"""The first rows in the order. Where there are far more rows, a third of the neighbours come from these:
+the nearest of all are then so near that they say nothing of what is slow in the function."""
 EARLY_TARGETS = 256
 """Targets at least in the stages before the last."""
 STILL = 0.01
@@ -53,17 +51,13 @@ OWN_NOISE = ("weight", "noise")
 
 
 class Neighbourhoods(NamedTuple):
-    """Targets of training, T of them, each with its neighbours and itself last, (T, k + 1, …).
-
-    `real` is False where there are fewer; `factor` is what σ² is multiplied by in each row; `targets`
-    has the targets alone.
-    """
+    """Targets of training, T of them, each with its neighbours and itself last, (T, k + 1, …)."""
 
     X: Tensor
     y: Tensor
-    real: Tensor
-    factor: Tensor | None
-    targets: Shard
+    real: Tensor  # False where there are fewer neighbours
+    factor: Tensor | None  # of σ² in each row
+    targets: Shard  # the targets alone
 
 
 @dataclass(frozen=True)
@@ -120,10 +114,8 @@ class NearestRows(Algorithm):
             best = key.argsort()[: self.n_targets]
             chosen = rows.take(best)
             offered = {"X": chosen.X, "y": chosen.y, "limit": place[best], "key": key[best]}
-            for name in OWN_NOISE:
-                if (own := getattr(chosen, name)) is not None:
-                    offered[name] = own
-            return Reply({}, offered)
+            own = {name: getattr(chosen, name) for name in OWN_NOISE}
+            return Reply({}, offered | {k: v for k, v in own.items() if v is not None})
         theta = objective.layout.unpack(message.shared["x"])
         ordered = OrderedRows(replace(theta, inducing=None), rows)
         targets = message.shared["targets"].double()
@@ -132,10 +124,11 @@ class NearestRows(Algorithm):
         divided = ordered.has_coordinates and int(coarse) > torch.iinfo(torch.int64).min
         first = int(ordered.places_before(coarse)) if divided else 0
         near, far = self._numbers(divided)
-        found = [_nearest_among(ordered, slice(first, None), targets, before, near)]
-        if far:
-            found.append(_nearest_among(ordered, slice(0, first), targets, before, far))
-        return Reply({}, {f"{name}{i}": v[None] for i, one in enumerate(found) for name, v in one})
+        each = {}
+        for i, (some, k) in enumerate(((slice(first, None), near), (slice(0, first), far))):
+            found = _nearest_among(ordered, some, targets, before, k) if k else {}
+            each |= {f"{name}{i}": value[None] for name, value in found.items()}
+        return Reply({}, each)
 
     def _numbers(self, coarse: bool) -> tuple[int, int]:
         """The numbers of neighbours that are the nearest of all, and the nearest of the first rows."""
@@ -179,7 +172,7 @@ class NearestRows(Algorithm):
         """The nearest rows of all workers before each target, and the target itself last."""
         shared = {"x": x, "targets": targets["X"], "limit": targets["limit"], "coarse": coarse}
         each = rounds.exchange(Message(shared, {})).each
-        T, found = len(targets["y"]), {"X": [], "y": [], "real": [], "factor": []}
+        T, parts = len(targets["y"]), []
 
         def flat(values: Tensor) -> Tensor:  # (W, T, k, …) to (T, W·k, …)
             return values.transpose(0, 1).reshape(T, -1, *values.shape[3:])
@@ -188,34 +181,27 @@ class NearestRows(Algorithm):
             if not k:
                 continue
             square, order = flat(each[f"square{i}"]).topk(k, -1, largest=False)
-            found["real"].append(torch.isfinite(square))
             at = torch.arange(T, device=order.device)[:, None]
-            for name in {"X", "y", "factor"} & {name.removesuffix(str(i)) for name in each}:
-                found[name].append(flat(each[f"{name}{i}"])[at, order])
+            names = [name for name in ("X", "y", "factor") if f"{name}{i}" in each]
+            found = {name: flat(each[f"{name}{i}"])[at, order].double() for name in names}
+            parts.append(found | {"real": torch.isfinite(square)})
         own = [None if (v := targets.get(name)) is None else v.double() for name in OWN_NOISE]
         last = Shard(targets["X"], targets["y"], targets["limit"], None, *own)
-        itself = {"X": last.X, "y": last.y, "real": torch.ones_like(last.y, dtype=torch.bool)}
-        for name, value in (itself | {"factor": noise_factor(last)}).items():
-            if value is not None:
-                found[name].append(value[:, None])
-        joined = {name: torch.cat(parts, 1) for name, parts in found.items() if parts}
-        factor = joined["factor"].double() if "factor" in joined else None
-        X, y, real = joined["X"].double(), joined["y"].double(), joined["real"]
-        return Neighbourhoods(X, y, real, factor, last)
+        itself = {"X": last.X, "y": last.y, "factor": noise_factor(last)}
+        itself = {name: v[:, None].double() for name, v in itself.items() if v is not None}
+        parts.append(itself | {"real": torch.ones_like(parts[0]["real"][:, :1])})
+        joined = {name: torch.cat([part[name] for part in parts], 1) for name in parts[-1]}
+        return Neighbourhoods(
+            joined["X"], joined["y"], joined["real"], joined.get("factor"), targets=last
+        )
 
     def _starts(
-        self,
-        objective: Objective,
-        x: Tensor,
-        targets: Tensors,
-        coarse: Tensor,
-        rounds: Rounds,
+        self, objective: Objective, x: Tensor, targets: Tensors, coarse: Tensor, rounds: Rounds
     ) -> list[Tensor]:
         """The start, and of those with shorter lengthscales the one that explains the targets best.
 
-        Both are worth a descent. From long lengthscales one may end where everything is noise. With
-        short ones all neighbours agree in columns with few values, so that the lengthscales of these
-        get no gradient and would stay short.
+        From long ones a descent may end where everything is noise. With short ones all neighbours agree
+        in columns with few values, so that the lengthscales of these get no gradient and stay short.
         """
         layout = objective.layout
         shorter = [layout.pack(theta) for theta in with_lengthscales(layout.unpack(x), SEARCHED)]
@@ -262,10 +248,7 @@ def _value(objective: Objective, x: Tensor, sets: Neighbourhoods) -> float:
 
 
 def evaluate(
-    objective: Objective,
-    x: Tensor,
-    sets: Neighbourhoods,
-    gradient: bool = True,
+    objective: Objective, x: Tensor, sets: Neighbourhoods, gradient: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
     size = chunk_rows(6 * sets.X.shape[1] ** 2, sets.X.device)
@@ -302,23 +285,19 @@ def _slope(value: Tensor, point: Tensor, wanted: bool) -> Tensor:
 
 def _nearest_among(
     ordered: OrderedRows, some: slice, targets: Tensor, before: Tensor, k: int
-) -> list[tuple[str, Tensor]]:
+) -> Tensors:
     """Distances, inputs and targets of the nearest of some rows before each target, (T, k) each."""
     search = ordered.search
     if some != slice(0, None):
         search = Neighbors(search.coordinates[some])
-    start = some.start
-    limit = (before - start).clamp(0, len(search))
+    limit = (before - some.start).clamp(0, len(search))
     square, index = search.nearest_before(ordered.located(targets), limit, k)
-    at = index.clamp_min(0) + start
-    found = [("square", square), ("X", ordered.X[at]), ("y", ordered.y[at])]
-    return found if ordered.factor is None else [*found, ("factor", ordered.factor[at])]
+    at = index.clamp_min(0) + some.start
+    found = {"square": square, "X": ordered.X[at], "y": ordered.y[at]}
+    return found if ordered.factor is None else found | {"factor": ordered.factor[at]}
 
 
 def _priority_of_first(count: int, n: float) -> Tensor:
-    """The priority below which about `count` of n rows lie, since priorities are uniform.
-
-    The lowest of all where n is not far larger, so that no row lies below it.
-    """
+    """The priority, uniform, below which about `count` of far more rows lie, or none of not so many."""
     share = count / n if n > 8 * count else 0.0
     return torch.tensor(int(-(2**63) + share * 2**64), dtype=torch.int64)

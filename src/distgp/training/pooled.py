@@ -1,8 +1,6 @@
 """Pooled training: the full sparse bound of all rows, without ever bringing the rows together.
 
-For sparse experts that share θ and Z, the collapsed bound of the whole data set is a function of sums
-over rows: ΣAAᵀ, ΣAy and Σk(x, x). FACT replaces it by a sum of the shards' own bounds, which loses
-what one shard says about another; here nothing is lost.
+For sparse experts that share θ and Z it is a function of sums over rows: ΣAAᵀ, ΣAy and Σk(x, x).
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from distgp.training.fact import Lbfgs
 from distgp.training.objective import UNUSABLE, Layout, Objective, log_prior
 from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Tensors
 
-SUMS = ("AAt", "Ay", "trace")
-"""The sums that depend on θ and Z."""
+SUMS = ("AAt", "Ay", "trace")  # those that depend on θ and Z
 
 
 @dataclass(frozen=True)

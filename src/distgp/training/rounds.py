@@ -1,8 +1,7 @@
-"""The rounds of training: what a round exchanges, records and returns, and when there are enough.
+"""The rounds of training: the centre sends a message, every worker answers, the centre merges.
 
-A round is one exchange: the centre sends a message, every worker answers for its shards, and the
-centre merges the answers. Workers keep nothing between rounds, so one that is lost and rebuilt loses
-nothing: all state is in the local variables of the centre's half of the algorithm.
+Workers keep nothing between rounds, so one that is lost and rebuilt loses nothing: all state is in the
+local variables of the centre's half of the algorithm.
 """
 
 from __future__ import annotations
@@ -56,12 +55,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of training, for the history.
+    """One round of training, for the history; L-BFGS notes the best objective and gradient so far.
 
-    `objective` and `gradient_norm` are what it found; for L-BFGS, those of the best point so far. The
-    `hyperparameters` after the round are the geometric mean over the experts where these differ. The
-    `bytes` would have travelled if every expert were a machine of its own. A round is `accepted` if it
-    changed θ for good. `residuals` are what else the algorithm measures, ADMM's "primal" and "dual".
+    `hyperparameters` are geometric means where the experts differ; `bytes` would have travelled if every
+    expert were a machine of its own; a round is `accepted` if it changed θ for good; ADMM's `residuals`
+    are "primal" and "dual".
     """
 
     number: int
@@ -166,12 +164,9 @@ class Rounds:
         progress: Progress,
     ) -> None:
         self.history: list[Round] = []
-        self.vectors = start
-        """Where training stands: one vector (P,), or one per expert (M, P)."""
-        self.failed = False
-        """Whether the objective could not be computed somewhere."""
-        self.began = 0
-        """The number of rounds before the last stage, which an algorithm of several stages sets."""
+        self.vectors = start  # where training stands: one vector (P,), or one per expert (M, P)
+        self.failed = False  # whether the objective could not be computed somewhere
+        self.began = 0  # rounds before the last stage, which an algorithm of several stages sets
         self._algorithm, self._objective, self._shards = algorithm, objective, shards
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
@@ -209,8 +204,7 @@ class Rounds:
     ) -> None:
         """Note where training stands after a round, (P,) or (M, P), and what the round found.
 
-        It was `accepted` if it changed θ for good, and has `failed` if the objective could not be
-        computed somewhere. Raises Stop where nothing changes any more, or nothing works any more.
+        Raises Stop where nothing changes any more, or nothing works any more.
         """
         self.vectors, self.failed = vectors, self.failed or failed
         one = vectors if vectors.ndim == 1 else vectors.mean(0)

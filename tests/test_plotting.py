@@ -19,7 +19,7 @@ from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.experts import Parameters
 from distgp.kernels import RBF, Linear, Periodic
 from distgp.selection.trials import Choice, Trial
-from distgp.training.base import Round, TrainingResult
+from distgp.training import Round, TrainingResult
 
 
 @pytest.fixture(autouse=True)

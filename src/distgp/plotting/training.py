@@ -17,8 +17,7 @@ from distgp.experts import Parameters
 from distgp.kernels import Constant, Linear, Product, Scale, Sum
 from distgp.mixin import ModelMixin
 from distgp.plotting.figures import check_model, given_axes, short
-from distgp.training import TrainingResult
-from distgp.training.base import Round
+from distgp.training import Round, TrainingResult
 
 MOST_NAMES = 10
 """Lines that have a colour and a name in one panel; the others are grey."""

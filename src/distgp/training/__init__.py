@@ -1,23 +1,12 @@
 """Training: learning hyperparameters and inducing inputs across shards."""
 
-from distgp.training.admm import Admm
-from distgp.training.base import Algorithm, Message, Reply, Round, TrainingResult
 from distgp.training.fact import Fact
-from distgp.training.fedavg import FedAvg
-from distgp.training.fedprox import FedProx
-from distgp.training.independent import Independent
-from distgp.training.learning import Learning
+from distgp.training.federated import Admm, FedAvg, FedProx, Independent
+from distgp.training.learning import Learning, TrainingWarning, train
 from distgp.training.nearest import NearestRows
-from distgp.training.objective import (
-    Gamma,
-    Layout,
-    LogNormal,
-    Objective,
-    Prior,
-    objective_value,
-)
+from distgp.training.objective import Gamma, Layout, LogNormal, Objective, Prior, objective_value
 from distgp.training.pooled import PooledBound
-from distgp.training.rounds import TrainingWarning, train
+from distgp.training.rounds import Algorithm, Message, Reply, Round, TrainingResult
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound, NearestRows)

@@ -1,23 +1,25 @@
-"""Learn θ from placed rows: which rows are looked at, where training starts, and its stages."""
+"""Learn θ from placed rows: which rows are looked at, where training starts, its stages, and `train`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from distgp._util.checks import warn_user
+from distgp._util.progress import Progress
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
 from distgp.kernels import Expression, InputLayout, Kernel, in_data_units
-from distgp.training.base import Algorithm, TrainingResult
-from distgp.training.objective import Prior, objective_value
-from distgp.training.rounds import train
+from distgp.training.objective import Layout, Objective, Prior, by_path, objective_value
+from distgp.training.rounds import Algorithm, Rounds, Stop, TrainingResult
 
 REACH = 1e3
 """How far training may take the parameters of a named kernel from where they start."""
@@ -25,14 +27,14 @@ LARGEST_SIGNAL = 1.0
 """The largest signal variance of a named kernel, in units of the target's variance. Beyond it, where
 columns nearly repeat each other, the variance runs away with the lengthscales for next to nothing, and
 the model extrapolates without limit along directions in which its rows hardly vary."""
+SEARCHED = (1.0, 0.3, 0.1, 0.03)
+"""Factors of the lengthscales that are tried as a start."""
 
 
-@dataclass(frozen=True, eq=False)
-class Initial:
-    """Kernel and noise that training starts from.
+class Initial(NamedTuple):
+    """Kernel and noise that training starts from; bounds are ours if the kernel is `named` by a text.
 
-    The kernel is `named` if it was given as a text, so that bounds and the search for lengthscales are
-    ours. `fixed` and `signals` are full paths of parameters that stay, and of signal variances.
+    `fixed` and `signals` are full paths of parameters that stay, and of signal variances.
     """
 
     parameters: Parameters
@@ -48,11 +50,7 @@ class Initial:
         like: Tensor,
         units: str = "auto",
     ) -> Initial:
-        """Build the kernel for these columns, in the dtype and on the device of `like`.
-
-        `units` are those of lengthscales and periods: "data", "standardised", or "auto" for those of
-        the data in texts and standardised ones in objects.
-        """
+        """Build the kernel for these columns; "auto" units are those of the data in texts alone."""
         named = not isinstance(kernel, Kernel)
         if units == "standardised" or (units == "auto" and not named):
             layout = replace(layout, scale=())
@@ -67,10 +65,7 @@ class Initial:
         return Initial(start, named, fixed, signals)
 
     def bounds(self, capped: bool = False) -> dict[str, tuple[float, float]]:
-        """Bounds by full path: a named kernel's parameters stay within a factor of 1,000 of the start.
-
-        Where `capped`, signal variances stay at or below 1, the variance of a standardised target.
-        """
+        """Bounds by full path: a factor of 1,000 for a named kernel; 1 for signals if `capped`."""
         if not self.named:
             return {}
         bounds = {
@@ -86,10 +81,10 @@ class Initial:
         return path in self.fixed or bool({path, path.rpartition(".")[2]} & set(fixed))
 
     def moved_to(self, found: Parameters, fixed: tuple[str, ...]) -> Parameters | None:
-        """Start from a θ found earlier, with all that training leaves as it is from here.
+        """Start from a θ found earlier; None where the kernel has other parameters.
 
-        Other rows have other scales, and a period in the units of the data is another number there.
-        None where the kernel has other parameters.
+        What training leaves as it is comes from here: other rows have other scales, and a period in the
+        units of the data is another number there.
         """
         start = self.parameters
         old, new = found.kernel.parameters(), start.kernel.parameters()
@@ -101,18 +96,16 @@ class Initial:
         return replace(here, kernel=here.kernel.with_parameters(held), noise=noise)
 
 
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
+class TrainingWarning(UserWarning):
+    """The objective could not be computed at some point during training; a step was taken back."""
 
 
 @dataclass(frozen=True, eq=False)
 class Learning:
-    """The way in which θ is to be learnt; names and bounds are as for `distgp.training.train`.
+    """The way in which θ is to be learnt; names and bounds are as for `train`.
 
-    With `search`, shorter lengthscales than those of `start` are taken as a start if they explain the
-    rows better. A `start` that was `learnt` from a part of these rows makes a first stage, which finds
-    where to look, unnecessary. Training looks at this number of `rows`, all by default; the `seed` is
-    that of their sample and of the inducing inputs.
+    With `search`, shorter lengthscales are a start too. A `start` that was `learnt` from a part of these
+    rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default.
     """
 
     algorithm: Algorithm
@@ -160,28 +153,25 @@ class Learning:
     def _sampled(self, shards: Placement[Shard]) -> Placement[Shard]:
         """A random sample of as many rows as training looks at."""
         n = int(sample.sizes(shards).sum())
-        share = 1.0 if self.rows is None or self.rows >= n else self.rows / n
-        return sample.sampled(shards, share, self.seed)
+        return sample.sampled(shards, 1.0 if self.rows is None else self.rows / n, self.seed)
 
 
 def best_start(expert: Expert, theta: Parameters, shards: Placement[Shard]) -> Parameters:
-    """Take θ, or θ with shorter lengthscales where those explain the rows better.
+    """Take θ, or shorter lengthscales: started too long, training can end where everything is noise."""
 
-    Started too long, training can end where everything is noise.
-    """
-    lengths = {
-        name: value
-        for name, value in theta.kernel.parameters().items()
-        if name.endswith("lengthscale")
-    }
-    found: list[tuple[float, Parameters]] = []
-    for factor in SEARCHED:
-        shorter = {name: factor * value for name, value in lengths.items()}
-        candidate = replace(theta, kernel=theta.kernel.with_parameters(shorter))
-        value = objective_value(expert, candidate, shards)
-        if math.isfinite(value):
-            found.append((value, candidate))
-    return min(found, key=lambda pair: pair[0])[1] if found else theta
+    def value(candidate: Parameters) -> float:
+        found = objective_value(expert, candidate, shards)
+        return found if math.isfinite(found) else math.inf
+
+    return min(with_lengthscales(theta, SEARCHED), key=value, default=theta)
+
+
+def with_lengthscales(theta: Parameters, factors: Collection[float]) -> list[Parameters]:
+    """Multiply all lengthscales of θ by each of these factors; none where it has no lengthscales."""
+    kernel = theta.kernel
+    lengths = {k: v for k, v in kernel.parameters().items() if k.endswith("lengthscale")}
+    scaled = [{name: factor * value for name, value in lengths.items()} for factor in factors]
+    return [replace(theta, kernel=kernel.with_parameters(one)) for one in scaled if one]
 
 
 def _share_of_rounds(algorithm: Algorithm, stage: int, stages: int) -> Algorithm:
@@ -195,8 +185,6 @@ def _share_of_rounds(algorithm: Algorithm, stage: int, stages: int) -> Algorithm
 
 def _joined(results: list[TrainingResult]) -> TrainingResult:
     """The last result, with the rounds of all stages."""
-    if len(results) == 1:
-        return results[0]
     rounds = [round_ for result in results for round_ in result.history]
     history = tuple(replace(round_, number=i + 1) for i, round_ in enumerate(rounds))
     return replace(results[-1], history=history)
@@ -207,3 +195,125 @@ def _target_variance(shards: Placement[Shard]) -> float:
     moments = torch.stack(shards.map(sample.target_moments)).sum(0)
     found = float(moments[2] / moments[0] - (moments[1] / moments[0]).square())
     return found if found > 0 else 1.0
+
+
+def train(
+    algorithm: Algorithm,
+    expert: Expert,
+    parameters: Parameters,
+    shards: Placement[Shard] | Sequence[Shard],
+    *,
+    own: Collection[str] = (),
+    fixed: Collection[str] = (),
+    priors: Mapping[str, Prior] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    tolerance: float = 1e-6,
+    verbose: bool = False,
+) -> TrainingResult:
+    """Learn θ across shards, by at most `algorithm.n_iter` rounds.
+
+    Parameters are named by their full path, such as "kernel.kernel.lengthscale", "noise" or
+    "inducing", or by the last part of it, such as "lengthscale", which stands for every parameter of
+    that name.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The method of training.
+    expert : Expert
+        The kind of expert, which defines the objective.
+    parameters : Parameters
+        θ to start from. What each expert keeps for itself may have one value per expert.
+    shards : Placement of Shard, or sequence of Shard
+        One shard per expert.
+    own : collection of str, default=()
+        Parameters that each expert keeps for itself.
+    fixed : collection of str, default=()
+        Parameters that are not trained.
+    priors : mapping of str to Prior, optional
+        Densities of parameters, by name; their logarithms are subtracted from the objective.
+    bounds : mapping of str to (float, float), optional
+        Lowest and highest values of parameters, by name.
+    tolerance : float, default=1e-6
+        Training stops when five accepted rounds in a row change the objective by less than this, relative
+        to 1 + |objective|.
+    verbose : bool, default=False
+        Whether to show progress.
+
+    Returns
+    -------
+    TrainingResult
+
+    Warns
+    -----
+    TrainingWarning
+        Once, where the objective could not be computed at some θ on the way.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from distgp.data import Shard
+    >>> from distgp.experts import ExactExpert, Parameters
+    >>> from distgp.kernels import RBF
+    >>> from distgp.training import Fact
+    >>> X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
+    >>> start = Parameters.of(1.0 * RBF(0.5), 0.1)
+    >>> shard = Shard.of(X, torch.sin(6 * X[:, 0]))
+    >>> result = train(Fact(n_iter=10), ExactExpert(), start, [shard], fixed=["noise"])
+    >>> len(result.history), float(result.parameters.noise)
+    (10, 0.1)
+    """
+    placement = sample.placed(shards)
+    sizes = sample.sizes(placement).to(parameters.noise)
+    batched = bool(parameters.batch) or bool(parameters.inducing_batch)
+    layout = Layout.of(parameters[0] if batched else parameters, own, fixed, bounds)
+    _check_batches(algorithm, parameters, layout, len(sizes))
+    objective = Objective.of(expert, layout, priors)
+    starts = [layout.pack(parameters[i]) for i in range(len(sizes))] if batched else []
+    start = torch.stack(starts) if batched else layout.pack(parameters)
+    with Progress(algorithm.name, algorithm.n_iter, verbose) as progress:
+        rounds = Rounds(algorithm, objective, placement, start, tolerance, progress)
+        try:
+            algorithm.at_centre(objective, start, sizes, rounds)
+            stopped = rounds.without_progress()
+        except Stop as stop:
+            stopped = stop.args[0]
+    if rounds.failed:
+        warn_user(
+            f"{algorithm.name}: the objective could not be computed at some hyperparameters; those steps "
+            "were taken back and shortened",
+            TrainingWarning,
+        )
+    n = int(sizes.sum())
+    return TrainingResult(
+        layout.unpack(rounds.vectors, agreed=algorithm.agrees),
+        tuple(rounds.history),
+        stopped,
+        rows=min(n, getattr(algorithm, "n_targets", n)),
+        last_stage=len(rounds.history) - rounds.began,
+        bounds=_trained_bounds(layout, bounds),
+    )
+
+
+def _trained_bounds(
+    layout: Layout, bounds: Mapping[str, tuple[float, float]] | None
+) -> dict[str, tuple[float, float]]:
+    """The bounds of every trained hyperparameter, by its full path; 0 and infinity where it has none."""
+    given = dict.fromkeys(layout.names, (0.0, math.inf)) | by_path(bounds or {}, layout.template)
+    trained = (name for name in layout.names if name != "inducing")
+    return {name: (float(given[name][0]), float(given[name][1])) for name in trained}
+
+
+def _check_batches(algorithm: Algorithm, parameters: Parameters, layout: Layout, M: int) -> None:
+    """Refuse values per expert that do not match the shards, or that the algorithm would merge."""
+    batches = {f"kernel.{name}": batch for name, batch in parameters.kernel.batches().items()}
+    batches |= {"noise": parameters.noise.shape, "inducing": parameters.inducing_batch}
+    kept = layout.own if algorithm.agrees else layout.names
+    for name, batch in batches.items():
+        if batch and batch != torch.Size([M]):
+            raise ValueError(f"{name} has a batch of {tuple(batch)} for {M} shards")
+        if batch and name not in kept:
+            raise ValueError(
+                f"each expert has its own {name}, which {algorithm.name} cannot share or keep fixed: "
+                f"give one value, or name it in `own`"
+            )

@@ -1,17 +1,16 @@
 """Training by nearest rows: Vecchia's likelihood of a sample of rows, each given rows before it.
 
 θ minimises −Σ log p(y_i | y_C(i)) over a fixed random sample of target rows i, where C(i) are the k
-rows, nearest by the kernel, among *all* rows that come before i in a random order. So the sample may
-be small, and still θ is that of the whole data set: a target's neighbours are as near as n rows
-make them. Which rows are nearest depends on θ, so they are found anew in every stage. In a stage
-nothing travels: the centre has the targets and their neighbours, and minimises by L-BFGS.
+rows, nearest by the kernel, among *all* rows that come before i in a random order: though the sample is
+small, neighbours are as near as n rows make them. They depend on θ and are found anew in every stage, in
+which nothing travels: the centre has the targets and their neighbours.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,42 +29,34 @@ from distgp.experts.neighborhoods import (
 from distgp.experts.sums import widened
 from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning
-from distgp.training.base import Algorithm, Message, Reply, Stop
+from distgp.training.fact import Lbfgs
+from distgp.training.learning import with_lengthscales
 from distgp.training.objective import UNUSABLE, Objective, log_prior
-from distgp.training.optimizers import Lbfgs
-from distgp.training.rounds import Rounds
+from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Stop, Tensors
 
 SEARCHED = (0.3, 0.1, 0.03)
 """Factors of the lengthscales of a second start. They do not change which rows are nearest."""
 COARSE_ROWS = 2048
-"""The first rows in the order, which cover the data coarsely. Where there are far more rows, a third of
-the neighbours come from these: the nearest of all are then so near that they say nothing of what is
-slow in the function."""
+"""The first rows in the order. Where there are far more rows, a third of the neighbours come from these:
+the nearest of all are then so near that they say nothing of what is slow in the function."""
 EARLY_TARGETS = 256
 """Targets at least in the stages before the last."""
 STILL = 0.01
 """Logarithms that change by less in a stage have not moved."""
 EARLY_GAIN = 0.2
 """Nats that five rounds must gain for a stage before the last to go on."""
-
-
 OWN_NOISE = ("weight", "noise")
 """What a shard's rows may have of their own beside inputs and targets."""
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbourhoods:
-    """Targets of training, T of them, each with its neighbours and itself last, (T, k + 1, …).
-
-    `real` is False where there are fewer; `factor` is what σ² is multiplied by in each row; `targets`
-    has the targets alone.
-    """
+class Neighbourhoods(NamedTuple):
+    """Targets of training, T of them, each with its neighbours and itself last, (T, k + 1, …)."""
 
     X: Tensor
     y: Tensor
-    real: Tensor
-    factor: Tensor | None
-    targets: Shard
+    real: Tensor  # False where there are fewer neighbours
+    factor: Tensor | None  # of σ² in each row
+    targets: Shard  # the targets alone
 
 
 @dataclass(frozen=True)
@@ -122,10 +113,8 @@ class NearestRows(Algorithm):
             best = key.argsort()[: self.n_targets]
             chosen = rows.take(best)
             offered = {"X": chosen.X, "y": chosen.y, "limit": place[best], "key": key[best]}
-            for name in OWN_NOISE:
-                if (own := getattr(chosen, name)) is not None:
-                    offered[name] = own
-            return Reply({}, offered)
+            own = {name: getattr(chosen, name) for name in OWN_NOISE}
+            return Reply({}, offered | {k: v for k, v in own.items() if v is not None})
         theta = objective.layout.unpack(message.shared["x"])
         ordered = OrderedRows(replace(theta, inducing=None), rows)
         targets = message.shared["targets"].double()
@@ -134,10 +123,11 @@ class NearestRows(Algorithm):
         divided = ordered.has_coordinates and int(coarse) > torch.iinfo(torch.int64).min
         first = int(ordered.places_before(coarse)) if divided else 0
         near, far = self._numbers(divided)
-        found = [_nearest_among(ordered, slice(first, None), targets, before, near)]
-        if far:
-            found.append(_nearest_among(ordered, slice(0, first), targets, before, far))
-        return Reply({}, {f"{name}{i}": v[None] for i, one in enumerate(found) for name, v in one})
+        each = {}
+        for i, (some, k) in enumerate(((slice(first, None), near), (slice(0, first), far))):
+            found = _nearest_among(ordered, some, targets, before, k) if k else {}
+            each |= {f"{name}{i}": value[None] for name, value in found.items()}
+        return Reply({}, each)
 
     def _numbers(self, coarse: bool) -> tuple[int, int]:
         """The numbers of neighbours that are the nearest of all, and the nearest of the first rows."""
@@ -176,12 +166,12 @@ class NearestRows(Algorithm):
         self._minimised(objective, x, sets, rounds, left, last=True)
 
     def _neighbourhoods(
-        self, x: Tensor, targets: dict[str, Tensor], coarse: Tensor, rounds: Rounds
+        self, x: Tensor, targets: Tensors, coarse: Tensor, rounds: Rounds
     ) -> Neighbourhoods:
         """The nearest rows of all workers before each target, and the target itself last."""
         shared = {"x": x, "targets": targets["X"], "limit": targets["limit"], "coarse": coarse}
         each = rounds.exchange(Message(shared, {})).each
-        T, X, y, real, factor = len(targets["y"]), [], [], [], []
+        T, parts = len(targets["y"]), []
 
         def flat(values: Tensor) -> Tensor:  # (W, T, k, …) to (T, W·k, …)
             return values.transpose(0, 1).reshape(T, -1, *values.shape[3:])
@@ -190,51 +180,33 @@ class NearestRows(Algorithm):
             if not k:
                 continue
             square, order = flat(each[f"square{i}"]).topk(k, -1, largest=False)
-            rows = flat(each[f"X{i}"])
-            X.append(rows.gather(1, order[..., None].expand(*order.shape, rows.shape[-1])))
-            y.append(flat(each[f"y{i}"]).gather(1, order))
-            real.append(torch.isfinite(square))
-            if f"factor{i}" in each:
-                factor.append(flat(each[f"factor{i}"]).gather(1, order))
+            at = torch.arange(T, device=order.device)[:, None]
+            names = [name for name in ("X", "y", "factor") if f"{name}{i}" in each]
+            found = {name: flat(each[f"{name}{i}"])[at, order].double() for name in names}
+            parts.append(found | {"real": torch.isfinite(square)})
         own = [None if (v := targets.get(name)) is None else v.double() for name in OWN_NOISE]
         last = Shard(targets["X"], targets["y"], targets["limit"], None, *own)
-        X.append(last.X[:, None])
-        y.append(last.y[:, None])
-        real.append(torch.ones_like(real[0][:, :1]))
-        if (own_factor := noise_factor(last)) is not None:
-            factor.append(own_factor[:, None])
-        found = torch.cat(factor, 1).double() if factor else None
+        itself = {"X": last.X, "y": last.y, "factor": noise_factor(last)}
+        itself = {name: v[:, None].double() for name, v in itself.items() if v is not None}
+        parts.append(itself | {"real": torch.ones_like(parts[0]["real"][:, :1])})
+        joined = {name: torch.cat([part[name] for part in parts], 1) for name in parts[-1]}
         return Neighbourhoods(
-            torch.cat(X, 1).double(), torch.cat(y, 1).double(), torch.cat(real, 1), found, last
+            joined["X"], joined["y"], joined["real"], joined.get("factor"), targets=last
         )
 
     def _starts(
-        self,
-        objective: Objective,
-        x: Tensor,
-        targets: dict[str, Tensor],
-        coarse: Tensor,
-        rounds: Rounds,
+        self, objective: Objective, x: Tensor, targets: Tensors, coarse: Tensor, rounds: Rounds
     ) -> list[Tensor]:
         """The start, and of those with shorter lengthscales the one that explains the targets best.
 
-        Both are worth a descent. From long lengthscales one may end where everything is noise. With
-        short ones all neighbours agree in columns with few values, so that the lengthscales of these
-        get no gradient and would stay short.
+        From long ones a descent may end where everything is noise. With short ones all neighbours agree
+        in columns with few values, so that the lengthscales of these get no gradient and stay short.
         """
-        theta = objective.layout.unpack(x)
-        lengths = {
-            name: value
-            for name, value in theta.kernel.parameters().items()
-            if name.endswith("lengthscale")
-        }
-        if not lengths:
+        layout = objective.layout
+        shorter = [layout.pack(theta) for theta in with_lengthscales(layout.unpack(x), SEARCHED)]
+        if not shorter:
             return [x]
         sets = self._neighbourhoods(x, targets, coarse, rounds)
-        shorter = []
-        for factor in SEARCHED:
-            kernel = theta.kernel.with_parameters({n: factor * v for n, v in lengths.items()})
-            shorter.append(objective.layout.pack(replace(theta, kernel=kernel)))
         return [x, min(shorter, key=lambda point: _value(objective, point, sets))]
 
     def _minimised(
@@ -254,21 +226,11 @@ class NearestRows(Algorithm):
         def trial(point: Tensor) -> tuple[float, Tensor]:
             if len(rounds.history) >= begin + budget:
                 raise Stop("iterations")
-            value, gradient = evaluate(objective, point, sets)
-            better = search.offer(point, float(value), gradient)
-            rounds.record(
-                search.x,
-                search.value,
-                search.gradient_norm,
-                accepted=better,
-                failed=not bool(torch.isfinite(value)),
-            )
-            recent = [
-                round_.objective for round_ in rounds.history[max(begin, len(rounds.history) - 6) :]
-            ]
+            found = search.record(rounds, point, *evaluate(objective, point, sets))
+            recent = [round_.objective for round_ in rounds.history[begin:][-6:]]
             if not last and len(recent) == 6 and recent[0] - recent[-1] < EARLY_GAIN:
                 raise Stop("tolerance")
-            return float(value), gradient
+            return found
 
         try:
             search.minimise(trial)
@@ -285,10 +247,7 @@ def _value(objective: Objective, x: Tensor, sets: Neighbourhoods) -> float:
 
 
 def evaluate(
-    objective: Objective,
-    x: Tensor,
-    sets: Neighbourhoods,
-    gradient: bool = True,
+    objective: Objective, x: Tensor, sets: Neighbourhoods, gradient: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
     size = chunk_rows(6 * sets.X.shape[1] ** 2, sets.X.device)
@@ -325,23 +284,19 @@ def _slope(value: Tensor, point: Tensor, wanted: bool) -> Tensor:
 
 def _nearest_among(
     ordered: OrderedRows, some: slice, targets: Tensor, before: Tensor, k: int
-) -> list[tuple[str, Tensor]]:
+) -> Tensors:
     """Distances, inputs and targets of the nearest of some rows before each target, (T, k) each."""
     search = ordered.search
     if some != slice(0, None):
         search = Neighbors(search.coordinates[some])
-    start = some.start
-    limit = (before - start).clamp(0, len(search))
+    limit = (before - some.start).clamp(0, len(search))
     square, index = search.nearest_before(ordered.located(targets), limit, k)
-    at = index.clamp_min(0) + start
-    found = [("square", square), ("X", ordered.X[at]), ("y", ordered.y[at])]
-    return found if ordered.factor is None else [*found, ("factor", ordered.factor[at])]
+    at = index.clamp_min(0) + some.start
+    found = {"square": square, "X": ordered.X[at], "y": ordered.y[at]}
+    return found if ordered.factor is None else found | {"factor": ordered.factor[at]}
 
 
 def _priority_of_first(count: int, n: float) -> Tensor:
-    """The priority below which about `count` of n rows lie, since priorities are uniform.
-
-    The lowest of all where n is not far larger, so that no row lies below it.
-    """
+    """The priority, uniform, below which about `count` of far more rows lie, or none of not so many."""
     share = count / n if n > 8 * count else 0.0
     return torch.tensor(int(-(2**63) + share * 2**64), dtype=torch.int64)

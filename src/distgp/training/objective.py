@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -98,14 +98,12 @@ def by_path(named: Mapping[str, Value], parameters: Parameters) -> dict[str, Val
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """θ as a flat vector: optimisers, averages and messages work on vectors, whatever θ is made of.
+class Layout(NamedTuple):
+    """θ as a flat vector with P entries between `low` and `high`, on which optimisers work.
 
-    A vector has P entries, which stay between `low` and `high`: the parameters that the experts share,
-    then those that each expert keeps for itself, with these `shapes`. They are unconstrained: logarithms
-    of the positive parameters, inducing inputs as they are. Parameters that are not trained stay as the
-    `template` has them, which is a θ without batch dimensions.
+    First come the parameters that the experts share, then those that each keeps for itself: logarithms
+    of the positive ones, inducing inputs as they are. What is not trained stays as in the `template`, a θ
+    without batch dimensions.
     """
 
     template: Parameters
@@ -184,7 +182,7 @@ class Layout:
         """Kernel parameters and noise of a vector (P,), by name: for the history."""
         theta = self.unpack(vector)
         named = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
-        named |= {"noise": theta.noise}
+        named["noise"] = theta.noise
         return {name: value.detach().reshape(-1).tolist() for name, value in named.items()}
 
 
@@ -201,17 +199,13 @@ def _unconstrained_bounds(name: str, bounds: tuple[float, float]) -> tuple[float
     return max(-LARGEST_LOG, least), min(LARGEST_LOG, math.log(above))
 
 
-@dataclass(frozen=True, eq=False)
-class Objective:
-    """The sum that training minimises: −log p(y_i), or the negative bound, less the log prior.
+class Objective(NamedTuple):
+    """The sum that training minimises: −log p(y_i), or the negative bound, less the log prior."""
 
-    The `priors` are densities of parameters, by full path.
-    """
-
-    travels_as: ClassVar[str] = "parameters"
     expert: Expert
     layout: Layout
     priors: Mapping[str, Prior]
+    travels_as = "parameters"
 
     @staticmethod
     def of(expert: Expert, layout: Layout, priors: Mapping[str, Prior] | None = None) -> Objective:
@@ -221,11 +215,10 @@ class Objective:
     def evaluate(
         self, shard: Shard, vectors: Tensor, prior_weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the objectives (M,) of a batch of experts, and the gradient.
+        """Compute the objectives (M,) of a batch of experts, and the gradient; NaN where that fails.
 
         For one vector (P,), the gradient is that of the sum; for one per expert (M, P), each expert's
-        own. Both are NaN where a factorisation fails or a number overflows. Each objective contains
-        the share `prior_weight` (M,) of the log prior.
+        own. Each objective contains the share `prior_weight` (M,) of the log prior.
         """
         # What training meets on its way is no news.
         with warnings.catch_warnings(action="ignore", category=JitterWarning):
@@ -240,7 +233,13 @@ class Objective:
     ) -> tuple[Tensor, Tensor]:
         """`evaluate` for all experts in one call, or where one of them fails one by one."""
         try:
-            return self._at_once(shard, vectors, prior_weight)
+            point = vectors.detach().requires_grad_()
+            theta = self.layout.unpack(point)
+            values = self.expert.objective(theta, shard).to(vectors.dtype)
+            if self.priors:
+                values = values - prior_weight * log_prior(self.priors, theta)
+            (gradient,) = torch.autograd.grad(values.sum(), point)
+            return values.detach(), gradient
         except UNUSABLE:
             if vectors.ndim == 1 or len(vectors) == 1:
                 return prior_weight * torch.nan, vectors * torch.nan
@@ -262,18 +261,6 @@ class Objective:
         found = on_threads(part, starts) if threads > 1 else [part(start) for start in starts]
         values, gradients = zip(*found, strict=True)
         return torch.cat(values), torch.stack(gradients).sum(0) if shared else torch.cat(gradients)
-
-    def _at_once(
-        self, shard: Shard, vectors: Tensor, prior_weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """`evaluate` for all experts in one call."""
-        point = vectors.detach().requires_grad_()
-        theta = self.layout.unpack(point)
-        values = self.expert.objective(theta, shard).to(vectors.dtype)
-        if self.priors:
-            values = values - prior_weight * log_prior(self.priors, theta)
-        (gradient,) = torch.autograd.grad(values.sum(), point)
-        return values.detach(), gradient
 
 
 def _threads(shard: Shard) -> int:
@@ -297,24 +284,7 @@ def objective_value(
     shards: Placement[Shard] | Sequence[Shard],
     priors: Mapping[str, Prior] | None = None,
 ) -> float:
-    """Compute the objective at one θ that all experts share, without training.
-
-    Parameters
-    ----------
-    expert : Expert
-        The kind of expert.
-    parameters : Parameters
-        θ, without batch dimensions.
-    shards : Placement of Shard, or sequence of Shard
-        One shard per expert.
-    priors : mapping of str to Prior, optional
-        Densities of parameters, by name, as for `train`.
-
-    Returns
-    -------
-    float
-        The sum of the experts' objectives less the log prior; NaN where it cannot be computed.
-    """
+    """Compute the objective of `train` at one θ that all experts share; NaN where that fails."""
     named = _priors_by_path(priors, parameters)
     total = sum(placed(shards).map(_summed_value, expert, parameters))
     return total - float(log_prior(named, parameters))
@@ -326,10 +296,7 @@ def _summed_value(shard: Shard, expert: Expert, parameters: Parameters) -> float
     size = chunk_rows(expert.entries(shard.n), shard.X.device)
     parts = [shard[start : start + size] for start in range(0, shard.count, size)]
     try:
-        with (
-            torch.no_grad(),
-            warnings.catch_warnings(action="ignore", category=JitterWarning),
-        ):
+        with torch.no_grad(), warnings.catch_warnings(action="ignore", category=JitterWarning):
             return sum(float(expert.objective(parameters, part).sum()) for part in parts)
     except UNUSABLE:
         return math.nan

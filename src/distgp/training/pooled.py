@@ -1,8 +1,6 @@
 """Pooled training: the full sparse bound of all rows, without ever bringing the rows together.
 
-For sparse experts that share θ and Z, the collapsed bound of the whole data set is a function of sums
-over rows: ΣAAᵀ, ΣAy and Σk(x, x). FACT replaces it by a sum of the shards' own bounds, which loses
-what one shard says about another; here nothing is lost.
+For sparse experts that share θ and Z it is a function of sums over rows: ΣAAᵀ, ΣAy and Σk(x, x).
 """
 
 from __future__ import annotations
@@ -27,13 +25,11 @@ from distgp.experts.sums import (
     widened,
 )
 from distgp.linalg import JitterWarning
-from distgp.training.base import Algorithm, Message, Reply, Tensors
+from distgp.training.fact import Lbfgs
 from distgp.training.objective import UNUSABLE, Layout, Objective, log_prior
-from distgp.training.optimizers import Lbfgs
-from distgp.training.rounds import Rounds
+from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Tensors
 
-SUMS = ("AAt", "Ay", "trace")
-"""The sums that depend on θ and Z."""
+SUMS = ("AAt", "Ay", "trace")  # those that depend on θ and Z
 
 
 @dataclass(frozen=True)
@@ -86,19 +82,13 @@ class PooledBound(Algorithm):
         def trial(x: Tensor) -> tuple[float, Tensor | None]:
             sums = rounds.exchange(Message({"x": x}, {})).summed
             value, derivatives, direct = _bound(objective, x, sums)
-            best = value if math.isnan(search.value) else search.value
-            failed, hopeful = not math.isfinite(value), search.hopeful(value)
+            number, failed = float(value), not bool(torch.isfinite(value))
+            best = number if math.isnan(search.value) else search.value
             rounds.record(search.x, best, search.gradient_norm, accepted=False, failed=failed)
-            if not hopeful:
-                return value, None
+            if not search.hopeful(number):
+                return number, None
             reply = rounds.exchange(Message({"x": x} | derivatives, {}))
-            gradient = direct + reply.summed["gradient"]
-            better = search.offer(x, value, gradient)
-            failed = not bool(torch.isfinite(gradient).all())
-            rounds.record(
-                search.x, search.value, search.gradient_norm, accepted=better, failed=failed
-            )
-            return value, gradient
+            return search.record(rounds, x, value, direct + reply.summed["gradient"])
 
         search.minimise(trial)
 
@@ -117,7 +107,7 @@ def _sums(layout: Layout, shard: Shard, x: Tensor) -> SparseSums:
         return SparseSums(nan.expand(m, m), nan.expand(m), nan, nan, nan)
 
 
-def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[float, Tensors, Tensor]:
+def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[Tensor, Tensors, Tensor]:
     """The objective at x, its derivatives in the sums, and in x, but for the rows' part of it."""
     sums = {name: summed[name].detach().requires_grad_() for name in SUMS}
     point = x.detach().requires_grad_()
@@ -126,15 +116,11 @@ def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[float, Ten
         theta = widened(objective.layout.unpack(point))
         bound = negative_bound(theta.noise, total)
     except UNUSABLE:
-        return math.nan, {}, torch.full_like(x, torch.nan)
+        return x.new_tensor(torch.nan), {}, torch.full_like(x, torch.nan)
     value = bound - log_prior(objective.priors, theta)
     *inner, direct = torch.autograd.grad(
-        value,
-        [*sums.values(), point],
-        allow_unused=True,
-        materialize_grads=True,
-        retain_graph=True,
+        value, [*sums.values(), point], retain_graph=True, materialize_grads=True
     )
     with warnings.catch_warnings(action="ignore", category=JitterWarning):
         direct = direct + gradient_by_factor(theta, point, total, *inner)
-    return float(value.detach()), dict(zip(SUMS, inner, strict=True)), direct
+    return value.detach(), dict(zip(SUMS, inner, strict=True)), direct

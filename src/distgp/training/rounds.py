@@ -1,41 +1,154 @@
-"""The loop of rounds: it knows neither which algorithm it runs nor where the shards live."""
+"""The rounds of training: the centre sends a message, every worker answers, the centre merges.
+
+Workers keep nothing between rounds, so one that is lost and rebuilt loses nothing: all state is in the
+local variables of the centre's half of the algorithm.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from distgp._util.checks import warn_user
 from distgp._util.progress import Progress
 from distgp.data import shard as sample
-from distgp.data.shard import Shard, placed
+from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.engines.traffic import measured
-from distgp.experts import Expert, Parameters
-from distgp.training.base import (
-    Algorithm,
-    Message,
-    Reason,
-    Reply,
-    Round,
-    Stop,
-    TrainingResult,
-)
-from distgp.training.objective import Layout, Objective, Prior, by_path
+from distgp.experts import Parameters
+from distgp.training.objective import Objective
 
+Tensors: TypeAlias = dict[str, Tensor]
+Reason: TypeAlias = Literal["iterations", "tolerance", "diverged"]
+
+DESCENT: Kinds = {"value": "gradients", "gradient": "gradients", "*": "parameters"}
+"""The kinds of what algorithms exchange that send θ out and take gradients, or other θ, back."""
 PATIENCE = 5
 """Accepted rounds in a row that must change the objective by less than the tolerance."""
 HOPELESS = 50
 """Rounds in a row that are not accepted, after which training gives up."""
 
 
-class TrainingWarning(UserWarning):
-    """The objective could not be computed at some point during training; a step was taken back."""
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A message of the centre: `shared` goes to every expert, `each` (M, …) has one row for each."""
+
+    shared: Tensors
+    each: Tensors
+    travels_as: Kinds = "other"
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """The workers' answer: `summed` over the experts, and `each` (M, …) with one row for each."""
+
+    summed: Tensors
+    each: Tensors
+    travels_as: Kinds = "other"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of training, for the history; L-BFGS notes the best objective and gradient so far.
+
+    `hyperparameters` are geometric means where the experts differ; `bytes` would have travelled if every
+    expert were a machine of its own; a round is `accepted` if it changed θ for good; ADMM's `residuals`
+    are "primal" and "dual".
+    """
+
+    number: int
+    objective: float
+    gradient_norm: float
+    hyperparameters: dict[str, list[float]]
+    seconds: float
+    bytes: int
+    accepted: bool
+    residuals: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """The result of training: the θ that was found, the rounds, and why they stopped.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        The trained θ, batched where the experts differ.
+    history : tuple of Round
+        The rounds.
+    stopped : {"iterations", "tolerance", "diverged"}
+        Why training stopped: all rounds were done; the objective changed no more; or the objective
+        could not be computed anywhere near.
+    rows : int, optional
+        The number of rows whose objective the last stage looked at; None in files of earlier versions,
+        as are the next two.
+    last_stage : int, optional
+        The number of rounds of the last stage, which are the last of the history. Stages minimise
+        different objectives, with other inducing inputs or other neighbours.
+    bounds : dict of str to (float, float), optional
+        The lowest and the highest value of every trained hyperparameter, by its full path; 0 and
+        infinity where it is free.
+    """
+
+    parameters: Parameters
+    history: tuple[Round, ...]
+    stopped: Reason
+    rows: int | None = None
+    last_stage: int | None = None
+    bounds: dict[str, tuple[float, float]] | None = None
+
+    @property
+    def objective(self) -> float:
+        """The objective of the last round."""
+        return self.history[-1].objective if self.history else math.nan
+
+
+class Stop(Exception):
+    """Raised with a `Reason` inside `Algorithm.at_centre` when training is over."""
+
+
+class Algorithm(ABC):
+    """A way to learn θ across shards, with one half for the workers and one for the centre."""
+
+    name: ClassVar[str]
+    exchanges: ClassVar[Kinds] = "other"
+    """The kinds of the tensors in its messages and replies, by their names."""
+    agrees: ClassVar[bool] = True
+    """Whether the experts end up with one value of the shared parameters."""
+    serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
+    """The kinds of experts that it can train."""
+    draws_rows: ClassVar[bool] = False
+    """Whether it draws the rows to learn from, and searches for a start, by itself."""
+    tolerance: ClassVar[float] = 1e-5
+    """Relative change of the objective that ends training: what is left to gain is far below one nat."""
+    least_noise: ClassVar[float] = 1e-6
+    """The share of the targets' variance that training keeps the noise variance above."""
+    n_iter: int
+    """The number of rounds, at most."""
+
+    def with_search(self, search: bool) -> Algorithm:
+        """Return the same algorithm, told whether it may search for a start if it draws rows."""
+        del search
+        return self
+
+    @abstractmethod
+    def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
+        """Answer a message for the experts of one worker, whose rows `shard` and `each` have."""
+
+    @abstractmethod
+    def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
+        """Run the rounds: in a loop, exchange a message, merge the replies, record the result.
+
+        Training starts at one vector (P,) for all experts or one for each (M, P); the experts have
+        `sizes` (M,) rows. The loop is left by the exception `Stop`, which `rounds` raises when training
+        is over, or by returning, when no further progress is possible.
+        """
 
 
 class Rounds:
@@ -51,12 +164,9 @@ class Rounds:
         progress: Progress,
     ) -> None:
         self.history: list[Round] = []
-        self.vectors = start
-        """Where training stands: one vector (P,), or one per expert (M, P)."""
-        self.failed = False
-        """Whether the objective could not be computed somewhere."""
-        self.began = 0
-        """The number of rounds before the last stage, which an algorithm of several stages sets."""
+        self.vectors = start  # where training stands: one vector (P,), or one per expert (M, P)
+        self.failed = False  # whether the objective could not be computed somewhere
+        self.began = 0  # rounds before the last stage, which an algorithm of several stages sets
         self._algorithm, self._objective, self._shards = algorithm, objective, shards
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
@@ -66,11 +176,20 @@ class Rounds:
         """Send a message to all workers and gather their replies; raise Stop if all rounds are done."""
         if len(self.history) >= self._algorithm.n_iter:
             raise Stop("iterations")
-        kinds = self._algorithm.exchanges
-        common, parts = Message(message.shared, {}, kinds), _parts(message, self._counts, kinds)
-        replies = self._shards.map(_answer, self._algorithm, self._objective, common, each=parts)
+        kinds, counts = self._algorithm.exchanges, self._counts
+        cut = {name: value.split(counts) for name, value in message.each.items()}
+        own = ({name: parts[i] for name, parts in cut.items()} for i in range(len(counts)))
+        replies = self._shards.map(
+            _answer,
+            self._algorithm,
+            self._objective,
+            Message(message.shared, {}, kinds),
+            each=[Message({}, each, kinds) for each in own],
+        )
         reply = _gathered(replies)
-        self._bytes = _bytes(message, reply, sum(self._counts))
+        # What is for all is counted as if every expert were a machine of its own.
+        common, own = (message.shared, reply.summed), (message.each, reply.each)
+        self._bytes = sum(counts) * measured(common).total() + measured(own).total()
         return reply
 
     def record(
@@ -85,8 +204,7 @@ class Rounds:
     ) -> None:
         """Note where training stands after a round, (P,) or (M, P), and what the round found.
 
-        It was `accepted` if it changed θ for good, and has `failed` if the objective could not be
-        computed somewhere. Raises Stop where nothing changes any more, or nothing works any more.
+        Raises Stop where nothing changes any more, or nothing works any more.
         """
         self.vectors, self.failed = vectors, self.failed or failed
         one = vectors if vectors.ndim == 1 else vectors.mean(0)
@@ -124,13 +242,6 @@ class Rounds:
             raise Stop("tolerance")
 
 
-def _parts(message: Message, counts: Sequence[int], kinds: Kinds) -> list[Message]:
-    """Cut a message into what each worker alone is sent: its own experts' rows of every tensor."""
-    cut = {name: sample.split_each(value, counts) for name, value in message.each.items()}
-    own = ({name: parts[i] for name, parts in cut.items()} for i in range(len(counts)))
-    return [Message({}, each, kinds) for each in own]
-
-
 def _answer(
     shard: Shard, algorithm: Algorithm, objective: Objective, common: Message, own: Message
 ) -> Reply:
@@ -141,138 +252,8 @@ def _answer(
 
 def _gathered(replies: Sequence[Reply]) -> Reply:
     """The replies of all workers as one."""
-    summed = {
-        name: torch.stack([reply.summed[name] for reply in replies]).sum(0)
-        for name in replies[0].summed
-    }
-    each = {name: torch.cat([reply.each[name] for reply in replies]) for name in replies[0].each}
-    return Reply(summed, each)
-
-
-def _bytes(message: Message, reply: Reply, M: int) -> int:
-    """Count what a round sends and receives if every expert is a machine of its own."""
-    common, own = (message.shared, reply.summed), (message.each, reply.each)
-    return M * measured(common).total() + measured(own).total()
-
-
-def train(
-    algorithm: Algorithm,
-    expert: Expert,
-    parameters: Parameters,
-    shards: Placement[Shard] | Sequence[Shard],
-    *,
-    own: Collection[str] = (),
-    fixed: Collection[str] = (),
-    priors: Mapping[str, Prior] | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
-    tolerance: float = 1e-6,
-    verbose: bool = False,
-) -> TrainingResult:
-    """Learn θ across shards, by at most `algorithm.n_iter` rounds.
-
-    Parameters are named by their full path, such as "kernel.kernel.lengthscale", "noise" or
-    "inducing", or by the last part of it, such as "lengthscale", which stands for every parameter of
-    that name.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        The method of training.
-    expert : Expert
-        The kind of expert, which defines the objective.
-    parameters : Parameters
-        θ to start from. What each expert keeps for itself may have one value per expert.
-    shards : Placement of Shard, or sequence of Shard
-        One shard per expert.
-    own : collection of str, default=()
-        Parameters that each expert keeps for itself.
-    fixed : collection of str, default=()
-        Parameters that are not trained.
-    priors : mapping of str to Prior, optional
-        Densities of parameters, by name; their logarithms are subtracted from the objective.
-    bounds : mapping of str to (float, float), optional
-        Lowest and highest values of parameters, by name.
-    tolerance : float, default=1e-6
-        Training stops when five accepted rounds in a row change the objective by less than this, relative
-        to 1 + |objective|.
-    verbose : bool, default=False
-        Whether to show progress.
-
-    Returns
-    -------
-    TrainingResult
-
-    Warns
-    -----
-    TrainingWarning
-        Once, where the objective could not be computed at some θ on the way.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from distgp.data import Shard
-    >>> from distgp.experts import ExactExpert, Parameters
-    >>> from distgp.kernels import RBF
-    >>> from distgp.training import Fact
-    >>> X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
-    >>> start = Parameters.of(1.0 * RBF(0.5), 0.1)
-    >>> shard = Shard.of(X, torch.sin(6 * X[:, 0]))
-    >>> result = train(Fact(n_iter=10), ExactExpert(), start, [shard], fixed=["noise"])
-    >>> len(result.history), float(result.parameters.noise)
-    (10, 0.1)
-    """
-    placement = placed(shards)
-    sizes = sample.sizes(placement).to(parameters.noise)
-    batched = bool(parameters.batch) or bool(parameters.inducing_batch)
-    layout = Layout.of(parameters[0] if batched else parameters, own, fixed, bounds)
-    _check_batches(algorithm, parameters, layout, len(sizes))
-    objective = Objective.of(expert, layout, priors)
-    starts = [layout.pack(parameters[i]) for i in range(len(sizes))] if batched else []
-    start = torch.stack(starts) if batched else layout.pack(parameters)
-    with Progress(algorithm.name, algorithm.n_iter, verbose) as progress:
-        rounds = Rounds(algorithm, objective, placement, start, tolerance, progress)
-        try:
-            algorithm.at_centre(objective, start, sizes, rounds)
-            stopped = rounds.without_progress()
-        except Stop as stop:
-            stopped = stop.args[0]
-    if rounds.failed:
-        warn_user(
-            f"{algorithm.name}: the objective could not be computed at some hyperparameters; those steps "
-            "were taken back and shortened",
-            TrainingWarning,
-        )
-    theta = layout.unpack(rounds.vectors, agreed=algorithm.agrees)
-    n = int(sizes.sum())
-    return TrainingResult(
-        theta,
-        tuple(rounds.history),
-        stopped,
-        rows=min(n, getattr(algorithm, "n_targets", n)),
-        last_stage=len(rounds.history) - rounds.began,
-        bounds=_trained_bounds(layout, bounds),
+    first = replies[0]
+    return Reply(
+        {name: torch.stack([one.summed[name] for one in replies]).sum(0) for name in first.summed},
+        {name: torch.cat([one.each[name] for one in replies]) for name in first.each},
     )
-
-
-def _trained_bounds(
-    layout: Layout, bounds: Mapping[str, tuple[float, float]] | None
-) -> dict[str, tuple[float, float]]:
-    """The bounds of every trained hyperparameter, by its full path; 0 and infinity where it has none."""
-    given = dict.fromkeys(layout.names, (0.0, math.inf)) | by_path(bounds or {}, layout.template)
-    trained = (name for name in layout.names if name != "inducing")
-    return {name: (float(given[name][0]), float(given[name][1])) for name in trained}
-
-
-def _check_batches(algorithm: Algorithm, parameters: Parameters, layout: Layout, M: int) -> None:
-    """Refuse values per expert that do not match the shards, or that the algorithm would merge."""
-    batches = {f"kernel.{name}": batch for name, batch in parameters.kernel.batches().items()}
-    batches |= {"noise": parameters.noise.shape, "inducing": parameters.inducing_batch}
-    kept = layout.own if algorithm.agrees else layout.names
-    for name, batch in batches.items():
-        if batch and batch != torch.Size([M]):
-            raise ValueError(f"{name} has a batch of {tuple(batch)} for {M} shards")
-        if batch and name not in kept:
-            raise ValueError(
-                f"each expert has its own {name}, which {algorithm.name} cannot share or keep fixed: "
-                f"give one value, or name it in `own`"
-            )

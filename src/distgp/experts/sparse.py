@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,20 +16,12 @@ from distgp.data import sample
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.experts import inducing as inputs
-from distgp.experts.base import (
-    Expert,
-    Inducing,
-    LinearPosterior,
-    Means,
-    Prediction,
-    Stage,
-    in_chunks,
-    latent_variance,
-)
-from distgp.experts.parameters import Parameters
+from distgp.experts.base import Expert, Inducing, Parameters, Prediction, Stage, latent_variance
+from distgp.experts.linear import LinearPosterior, Means
 from distgp.experts.sums import (
     SparseFactors,
     SparseSums,
+    factorised,
     inducing,
     inducing_factor,
     negative_bound,
@@ -170,7 +162,7 @@ class SparsePosterior(LinearPosterior):
     travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
     parameters: Parameters
     Lu: Tensor
-    sums: SparseSums
+    sums: SparseSums  # pyright: ignore[reportIncompatibleVariableOverride]
     factors: SparseFactors
     shard: Shard | None = None
 
@@ -179,25 +171,12 @@ class SparsePosterior(LinearPosterior):
         parameters: Parameters, Lu: Tensor, sums: SparseSums, shard: Shard | None = None
     ) -> SparsePosterior:
         """Build the posterior from sums, of one shard or added over several."""
-        factors = SparseFactors.of(parameters.noise, sums)
-        return SparsePosterior(parameters, Lu, sums, factors, shard)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the fields, but not w, which each process computes for itself."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return SparsePosterior(parameters, Lu, sums, factorised(parameters.noise, sums), shard)
 
     @property
     def entries(self) -> int:
         """One entry per inducing input and expert."""
         return self.factors.c.numel()
-
-    def row_count(self) -> int:
-        """The number of rows behind the sums, with weights that of all copies."""
-        return round(float(self.sums.n.sum()))
-
-    def without_rows(self) -> SparsePosterior:
-        """The same posterior, whose sums are all that it needs."""
-        return replace(self, shard=None)
 
     def chosen(self, which: Tensor) -> SparsePosterior:
         """The sums and factors of these experts."""
@@ -221,9 +200,9 @@ class SparsePosterior(LinearPosterior):
         eye = torch.eye(self.Lu.shape[-1], dtype=self.Lu.dtype, device=self.Lu.device)
         return eye - linalg.cholesky_inverse(self.factors.LB)
 
-    def means(self) -> SparseMeans:
+    def means(self) -> Means:
         """L_u and w, without L_B and the sums."""
-        return SparseMeans(self.parameters, self.Lu, self.weights)
+        return Means(self.parameters, self.weights, Lu=self.Lu)
 
     def representer(self) -> tuple[Tensor, Tensor]:
         """The inducing inputs and L_u⁻ᵀ w."""
@@ -231,14 +210,6 @@ class SparsePosterior(LinearPosterior):
         batch = w.shape[:-2]
         coefficients = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), w)[..., 0]
         return inducing(self.parameters).expand(*batch, -1, -1), coefficients
-
-    @property
-    def row_coefficients(self) -> None:
-        """None: the mean is represented on the inducing inputs."""
-
-    def communication(self, shared: bool) -> Shard | SparseSums:
-        """The sums of the first expert where they can be added to the others', else its rows."""
-        return self.sums[0] if shared else self.rows_held()[:1].flatten().without_padding()
 
     def augmented(self, message: object, skip: int) -> tuple[SparsePosterior, SparsePosterior]:
         """Add the communication shard's sums to those of each expert."""
@@ -253,25 +224,13 @@ class SparsePosterior(LinearPosterior):
         kept = linalg.solve_lower(self.factors.LB, self.whitened(X))
         return kept.square().sum(-2).to(X.dtype)
 
-    def passed_on(self, v: Tensor) -> Tensor:
-        """r = (I − B⁻¹)v, (*batch, m, N)."""
-        return v - linalg.cholesky_solve(self.factors.LB, v)
-
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Nyström: a = L_u⁻ᵀ r on the inducing inputs; k_A = rᵀv."""
         v = self.whitened(X)
-        r = self.passed_on(v)
+        r = v - linalg.cholesky_solve(self.factors.LB, v)  # (I − B⁻¹)v
         batch = r.shape[:-2]
         a = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), r)
         return inducing(self.parameters).expand(*batch, -1, -1), a, (r * v).sum(-2)
-
-    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
-        """v(x)ᵀ Σβ_i w_i where Z is shared."""
-        if self.parameters.batch or self.parameters.inducing_batch:
-            return weights.to(X.dtype) @ self.mean(X)
-        w = weights.to(self.weights.dtype) @ self.weights
-        parts = in_chunks(lambda chunk: w @ self.whitened(chunk), X, len(w))
-        return torch.cat(parts).to(X.dtype)
 
     def covariance(self, X: Tensor) -> Tensor:
         """k(x, x′) − v(x)ᵀv(x′) + (L_B⁻¹v(x))ᵀ(L_B⁻¹v(x′))."""
@@ -289,10 +248,6 @@ class SparsePosterior(LinearPosterior):
         K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
         return linalg.solve_lower(self.Lu, K, overwrite=True)
 
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """μ = vᵀ L_B⁻ᵀ c."""
-        return self.means().mean_chunk(X)
-
     def predict_chunk(self, X: Tensor) -> Prediction:
         """μ = vᵀ L_B⁻ᵀ c and s² = k(x, x) − ‖v‖² + ‖L_B⁻¹ v‖²."""
         v = self.whitened(X)
@@ -301,24 +256,3 @@ class SparsePosterior(LinearPosterior):
         variance = latent_variance(self.parameters.kernel.diag(X.to(v.dtype)), explained)
         mean = (self.weights[..., None, :] @ v)[..., 0, :]
         return Prediction(mean.to(X.dtype), variance.to(X.dtype))
-
-
-@dataclass(frozen=True, eq=False)
-class SparseMeans(Means):
-    """v(x)ᵀw_i for all experts i."""
-
-    travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "means"}
-    parameters: Parameters
-    Lu: Tensor
-    weights: Tensor
-
-    @property
-    def coefficients(self) -> Tensor:
-        """The coefficients w."""
-        return self.weights
-
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """Once v(x) where the inducing inputs are shared, else for every expert."""
-        K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
-        v = linalg.solve_lower(self.Lu, K, overwrite=True)
-        return (self.weights[..., None, :] @ v)[..., 0, :].to(X.dtype)

@@ -283,7 +283,7 @@ class _Encoder:
             return value if np.isfinite(value) else {"float": str(value)}
         if isinstance(value, list) and len(value) > LONG_LIST and _all_floats(value):
             return self._leaf(np.array(value), path)
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple) and type(value) not in NAME_OF:
             items = [self.encode(item, f"{path}.{i}") for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"tuple": items}
         if isinstance(value, dict):
@@ -322,11 +322,8 @@ class _Encoder:
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
         specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        fields = {
-            spec.name: self.encode(getattr(value, spec.name), f"{path}.{spec.name}")
-            for spec in specs
-            if spec.init
-        }
+        names = getattr(value, "_fields", [spec.name for spec in specs if spec.init])
+        fields = {part: self.encode(getattr(value, part), f"{path}.{part}") for part in names}
         return {"class": name, "path": path, "fields": fields}
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.experts.base import product_in_chunks
+from distgp.experts.base import in_chunks
 from distgp.kernels import RBF, Constant, Kernel, Periodic, Product, Scale, Stationary
 from distgp.kernels.base import TensorLike, places, replaced, vector
 from distgp.sparsegrid.grids import Box, SparseGrid
@@ -243,8 +243,8 @@ class PointBasis(Basis):
 
     def inner(self, W: Tensor) -> Tensor:
         """Compute WᵀKW with the nugget that all grids have, so that they stay projections of one f."""
-        KW = product_in_chunks(self.kernel, self.points, self.points, W)
-        return W.mT @ (KW + self.nugget * W)
+        parts = in_chunks(lambda X: self.at(X).mT @ W, self.points, len(self.points))
+        return W.mT @ (torch.cat(parts) + self.nugget * W)
 
 
 def basis_of(kernel: Kernel, grid: SparseGrid, box: Box, dense: bool = False) -> Basis:

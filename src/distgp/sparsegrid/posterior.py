@@ -23,7 +23,7 @@ from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
 from distgp.experts import Parameters, SparseSums
 from distgp.experts.base import chunk_rows, in_chunks
-from distgp.experts.sums import SparseFactors, negative_bound
+from distgp.experts.sums import factorised, negative_bound
 from distgp.sparsegrid.basis import Basis, basis_of
 from distgp.sparsegrid.grids import Box, Combination, SparseGrid
 
@@ -89,7 +89,7 @@ class GridPosterior:
             parameters = parameters.to(dtype=torch.float64)
             noise = parameters.noise
             sums = grid_sums(shards, basis, noise)
-            found = [SparseFactors.of(noise, own) for own in sums]
+            found = [factorised(noise, own) for own in sums]
             bounds = [-negative_bound(noise, *pair) for pair in zip(sums, found, strict=True)]
             weights = [linalg.solve_upper(own.LB, own.c[:, None])[:, 0] for own in found]
             W, c, equations = basis.coefficients(weights), basis.grid.coefficients, None

@@ -127,17 +127,13 @@ class Parameters:
 
     def with_unconstrained(self, view: Mapping[str, Tensor]) -> Parameters:
         """The inverse of `unconstrained`; what the view leaves out stays."""
-        prefix = "kernel."
-        kernel = self.kernel.with_parameters(
-            {name[len(prefix) :]: v.exp() for name, v in view.items() if name.startswith(prefix)}
-        )
-        changes: dict[str, Tensor] = {}
+        prefix, noise = "kernel.", self.noise
+        named = {k.removeprefix(prefix): v.exp() for k, v in view.items() if k.startswith(prefix)}
         if "noise" in view:
-            changes["noise"] = view["noise"].exp()
-            check_positive("noise", changes["noise"])
-        if "inducing" in view:
-            changes["inducing"] = view["inducing"]
-        return replace(self, kernel=kernel, **changes)
+            noise = view["noise"].exp()
+            check_positive("noise", noise)
+        kernel, Z = self.kernel.with_parameters(named), view.get("inducing", self.inducing)
+        return Parameters(kernel, noise, Z)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -253,10 +249,6 @@ class Posterior(ABC):
         """The same posterior without rows that it can do without."""
         return self if self.sums is None else replace(cast(Any, self), shard=None)
 
-    def __getstate__(self) -> dict[str, object]:
-        """Pickle the fields, but not what each process computes for itself."""
-        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
-
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
         return torch.cat(in_chunks(self.mean_chunk, X, self.entries), -1)
@@ -271,6 +263,11 @@ class Posterior(ABC):
     def prior(self, X: Tensor) -> Tensor:
         """k(x, x) in the dtype of X."""
         return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
+
+
+def fields_alone(self: object) -> dict[str, object]:
+    """Pickle the fields of a dataclass, but not what each process computes for itself."""
+    return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
 
 
 class Stage(NamedTuple):
@@ -330,11 +327,7 @@ class Expert(ABC):
         """The number of experts for n rows, where the user leaves it to us."""
 
     def default_aggregation(self, size: int, shares_theta: bool, shares_inducing: bool) -> str:
-        """The aggregator that comes closest to the full GP for `size` of these experts.
-
-        One expert is the full GP, and poe returns it. Experts that share θ are closest under
-        two-level, and others under opt-local.
-        """
+        """The aggregator that comes closest to the full GP, which one expert is, for `size` of these."""
         del shares_inducing
         return "poe" if size == 1 else "two-level" if shares_theta else "opt-local"
 

@@ -14,7 +14,7 @@ from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import inducing
-from distgp.experts.base import Expert, Inducing, Parameters, Posterior, Prediction
+from distgp.experts.base import Expert, Inducing, Parameters, Posterior, Prediction, fields_alone
 from distgp.experts.neighborhoods import (
     GlobalPart,
     OrderedRows,
@@ -112,6 +112,7 @@ class NearestPosterior(Posterior):
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     expert: NearestExpert
+    __getstate__ = fields_alone
 
     @property
     def entries(self) -> int:

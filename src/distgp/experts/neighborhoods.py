@@ -160,13 +160,14 @@ class GlobalPart:
 class Conditional(NamedTuple):
     """f at B points given their neighbours and w: mean + hᵀw, variance.
 
-    The mean is aᵀy_C (B,), the variance r(x, x) − aᵀr(X_C, x) (B,), None where only means are wanted, and
-    h = v(x) − V_Cᵀa (B, m), None without a global part.
+    The mean is aᵀy_C (B,), the variance r(x, x) − aᵀr(X_C, x) (B,), None where only means are wanted,
+    h = v(x) − V_Cᵀa (B, m), None without a global part, and a (B, k) as long as it is at hand.
     """
 
     mean: Tensor
     variance: Tensor | None
     h: Tensor | None
+    a: Tensor | None = None
 
     def sums(self, y: Tensor, noise: Tensor) -> GlobalSums:
         """Σuuᵀ and Σut of rows with targets y and these noise variances, one each or one for all."""
@@ -211,7 +212,7 @@ def conditional(
         if v is not None:
             explained = explained + v.square().sum(-1)
         variance = latent_variance(parameters.kernel.diag(x), explained)
-    return Conditional(mean, variance, h)
+    return Conditional(mean, variance, h, a)
 
 
 def _correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
@@ -353,33 +354,24 @@ def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | No
     """
     wide, n, N = X.double(), len(rows.X), len(X)
     index = _nearest_of_both(rows, wide, min(k, n + N))
-    v, at = rows.basis(wide), index.clamp_min(0)
+    v = rows.basis(wide)
     # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
     factor = wide.new_ones(n) if rows.factor is None else rows.factor
     factor = torch.cat([factor, wide.new_full((N,), 1e-8)])
-    points = torch.cat([rows.X, wide])
+    points, y = torch.cat([rows.X, wide]), torch.cat([rows.y, wide.new_zeros(N)])
     V = None if v is None or rows.V is None else torch.cat([rows.V, v])
     A, D = wide.new_zeros(N, N), wide.new_zeros(N)
     H = None if v is None else torch.zeros_like(v)
-    theta = rows.parameters
     for some in torch.arange(N, device=X.device).split(rows.points_at_once(index.shape[-1])):
-        which, real = at[some], index[some] >= 0
-        Vs = None if V is None else V[which]
-        S = residual_matrix(theta, Neighbours(points[which], D, real, Vs, factor[which]))
-        c = theta.kernel(wide[some][:, None, :], points[which])[:, 0, :]
-        prior = theta.kernel.diag(wide[some])
-        if Vs is not None and v is not None:
-            c = c - (Vs @ v[some][..., None])[..., 0]
-            prior = prior - v[some].square().sum(-1)
-        c = torch.where(real, c, 0.0)
-        L = linalg.cholesky(S, "the covariance of a point's neighbours")
-        half = linalg.solve_lower(L, c[..., None])
-        a = torch.where(real, linalg.solve_upper(L, half)[..., 0], 0.0)
-        D[some] = latent_variance(prior, half[..., 0].square().sum(-1))
-        of_points = torch.where(which < n, 0.0, a)
-        A[some] = A[some].scatter_add(1, (which - n).clamp_min(0), of_points)
-        if Vs is not None and v is not None and H is not None:
-            H[some] = v[some] - (a[..., None, :] @ Vs)[..., 0, :]
+        at, real = index[some].clamp_min(0), index[some] >= 0
+        sets = Neighbours(points[at], y[at], real, None if V is None else V[at], factor[at])
+        out = conditional(rows.parameters, wide[some], None if v is None else v[some], sets)
+        assert out.variance is not None and out.a is not None
+        D[some] = out.variance
+        of_points = torch.where(at < n, 0.0, out.a)
+        A[some] = A[some].scatter_add(1, (at - n).clamp_min(0), of_points)
+        if H is not None and out.h is not None:
+            H[some] = out.h
     lower = linalg.add_diagonal(-A, A.new_ones(()))
     root = linalg.solve_lower(lower, torch.diag(D.sqrt()))
     covariance = root @ root.mT

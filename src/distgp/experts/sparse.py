@@ -16,7 +16,15 @@ from distgp.data import sample
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.experts import inducing as inputs
-from distgp.experts.base import Expert, Inducing, Parameters, Prediction, Stage, latent_variance
+from distgp.experts.base import (
+    Expert,
+    Inducing,
+    Parameters,
+    Prediction,
+    Stage,
+    fields_alone,
+    latent_variance,
+)
 from distgp.experts.linear import LinearPosterior, Means
 from distgp.experts.sums import (
     SparseFactors,
@@ -165,6 +173,7 @@ class SparsePosterior(LinearPosterior):
     sums: SparseSums  # pyright: ignore[reportIncompatibleVariableOverride]
     factors: SparseFactors
     shard: Shard | None = None
+    __getstate__ = fields_alone
 
     @staticmethod
     def of(

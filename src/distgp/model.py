@@ -151,8 +151,7 @@ class TargetModel:
         `combined` is another combination of the same experts than the model's own, and `noise` the
         noise variances of these observations, in the target's units.
         """
-        found = self.gaussian(X, inputs, latent, combined, noise)
-        return self.of_target(*(found if latent else self.likelihood.of_observation(*found)))
+        return self.of_target(*self.gaussian(X, inputs, latent, combined, noise))
 
     def gaussian(
         self,

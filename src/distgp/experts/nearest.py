@@ -19,6 +19,7 @@ from distgp.experts.neighborhoods import (
     GlobalPart,
     OrderedRows,
     joint_covariance,
+    nearest_before_each,
     negative_log_likelihood,
 )
 from distgp.likelihoods import copies_term
@@ -90,7 +91,7 @@ class NearestExpert(Expert):
     def _objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         rows = OrderedRows(parameters, shard)
         with torch.no_grad():
-            place, index = rows.before(self.n_conditioning)
+            place, index = nearest_before_each(rows, self.n_conditioning)
         sets = rows.sets(torch.cat([index, place[:, None]], -1))
         value = negative_log_likelihood(rows.parameters, sets)
         return value + copies_term(shard, rows.parameters.noise)

@@ -290,18 +290,12 @@ class OrderedRows:
         m = 0 if self.Lu is None else len(self.Lu)
         return chunk_rows(4 * (k + 1) * (k + 1 + m) // 2, self.X.device)
 
-    def before(self, k: int) -> tuple[Tensor, Tensor]:
-        """The places of all rows, and those of the k nearest before each, or as many as there can be."""
-        place = torch.arange(len(self.X), device=self.X.device)
-        k = min(k, max(1, len(place) - 1))
-        return place, self.search.nearest_before(self.search.coordinates, place, k)[1]
-
     def sums(self, k: int) -> GlobalSums:
         """Σuuᵀ and Σut over all rows, each given its k nearest before it."""
         V, noise = self.V, self.parameters.noise
         assert V is not None
         total = GlobalSums(V.new_zeros(V.shape[1], V.shape[1]), V.new_zeros(V.shape[1]))
-        place, neighbours = self.before(k)
+        place, neighbours = nearest_before_each(self, k)
 
         def part(some: Tensor) -> GlobalSums:
             out = conditional(self.parameters, self.X[some], V[some], self.sets(neighbours[some]))
@@ -343,6 +337,13 @@ class OrderedRows:
         for wide in X.double().split(max(SEARCHED_AT_ONCE, size)):
             _, index = self.search.nearest(self.located(wide), k)
             yield from on_threads(part, list(zip(wide.split(size), index.split(size), strict=True)))
+
+
+def nearest_before_each(rows: OrderedRows, k: int) -> tuple[Tensor, Tensor]:
+    """The places of all rows, and those of the k nearest before each, or as many as there can be."""
+    place = torch.arange(len(rows.X), device=rows.X.device)
+    k = min(k, max(1, len(place) - 1))
+    return place, rows.search.nearest_before(rows.search.coordinates, place, k)[1]
 
 
 def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:

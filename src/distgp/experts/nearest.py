@@ -103,10 +103,7 @@ class NearestExpert(Expert):
 
 @dataclass(frozen=True, eq=False)
 class NearestPosterior(Posterior):
-    """f given a shard, by the nearest rows of each point and the global part of the shard.
-
-    Inducing inputs in θ make a global part; every prediction needs the rows.
-    """
+    """f given a shard, by the nearest rows of each point; inducing inputs in θ make a global part."""
 
     travels_as: ClassVar[str] = "settings"
     sums = None

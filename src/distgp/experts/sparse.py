@@ -51,10 +51,7 @@ FEW_ROUNDS = 20
 
 
 class SparseExpert(Expert):
-    """A sparse GP on its shard: O(nm²) time and O(m²) memory.
-
-    Its objective is the negative collapsed bound of Titsias, with the trace term.
-    """
+    """A sparse GP on its shard: O(nm²) time, O(m²) memory. Its objective is minus Titsias' bound."""
 
     name: ClassVar[str] = "sparse"
     default_training: ClassVar[str] = "pooled"
@@ -65,10 +62,7 @@ class SparseExpert(Expert):
     least_inducing: ClassVar[int] = 1
 
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
-        """As many as shards of 32 rows per inducing input make, within memory; one per worker at least.
-
-        How rows are divided changes nothing but the division of work where experts share all.
-        """
+        """As many as shards of 32 rows per inducing input make, within memory; one per worker at least."""
         given = LARGEST_INDUCING if isinstance(inducing, str) else inducing
         m = max(1, len(given) if isinstance(given, Tensor) else int(given))
         by_rows, by_memory = math.ceil(n / (SHARD_ROWS * m)), EXPERT_MEMORY // (2 * 8 * m**2)
@@ -81,13 +75,11 @@ class SparseExpert(Expert):
         return Expert.default_aggregation(self, size, shares_theta, shares_inducing)
 
     def first_inducing(self, given: Inducing, rows: Placement[Shard], seed: int) -> Tensor:
-        """The k-means centres of a sample.
-
-        The greedy rule would put only a few where θ starts with long lengthscales, and with those few
-        training could never find shorter ones.
-        """
+        """The k-means centres of a sample."""
         if isinstance(given, Tensor):
             return given
+        # The greedy rule would put only a few where θ starts with long lengthscales, and with those few
+        # training could never find shorter ones.
         few = TRAINING_INDUCING[0]
         return inputs.spread(rows, few if given == "auto" else min(given, few), seed)
 
@@ -98,11 +90,10 @@ class SparseExpert(Expert):
         """
         if not shared:
             return (Stage(partial(_own_inducing, given), own=("inducing",)),)
-        choose = partial(_chosen_inducing, given, TRAINING_INDUCING[-1])
-        again = Stage(choose, fixed=("inducing",))
+        first = Stage(fixed=("inducing",))
+        again = first._replace(choose=partial(_chosen_inducing, given, TRAINING_INDUCING[-1]))
         if learnt:
             return (again,)
-        first = Stage(fixed=("inducing",))
         return (first,) if isinstance(given, Tensor) or n_iter < FEW_ROUNDS else (first, again)
 
     def last_inducing(
@@ -142,11 +133,10 @@ def _chosen_inducing(
     """
     if isinstance(given, Tensor):
         return given
-    asked = LARGEST_INDUCING if given == "auto" else given
-    m, noise = min(asked, cap or asked), float(theta.noise)
+    asked, noise = (LARGEST_INDUCING, float(theta.noise)) if given == "auto" else (given, None)
+    m = min(asked, cap or asked)
     # While training goes on, twice what the rule asks for: room for shorter lengthscales.
-    by_rule = None if given != "auto" else noise
-    return inputs.greedy_for(theta.kernel, shards, m, seed, by_rule, twice=cap is not None)
+    return inputs.greedy_for(theta.kernel, shards, m, seed, noise, twice=cap is not None)
 
 
 def _own_inducing(
@@ -154,18 +144,14 @@ def _own_inducing(
 ) -> Tensor:
     """One set of inducing inputs per expert, all of one size: with "auto" a tenth of the shard."""
     if isinstance(given, Tensor):
-        count = int(sum(sample.counts(shards)))
-        return given.expand(count, *given.shape[-2:])
-    most = TRAINING_INDUCING[-1] if given == "auto" else None
-    return inputs.greedy_each(theta.kernel, shards, None if given == "auto" else given, most, seed)
+        return given.expand(int(sum(sample.counts(shards))), *given.shape[-2:])
+    m, most = (None, TRAINING_INDUCING[-1]) if given == "auto" else (given, None)
+    return inputs.greedy_each(theta.kernel, shards, m, most, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePosterior(LinearPosterior):
-    """f given the sums of a shard, in float64; θ has the inducing inputs Z.
-
-    The rows stay while they are at hand. Prediction needs none of them, and files hold none.
-    """
+    """f given the sums of a shard, in float64; prediction needs none of its rows, and files hold none."""
 
     travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
     parameters: Parameters

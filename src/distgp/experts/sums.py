@@ -27,11 +27,10 @@ from distgp.likelihoods import noise_factor
 
 @dataclass(frozen=True, eq=False)
 class SparseSums:
-    """Sums over the rows of a shard: all that conditioning needs of them.
+    """AAᵀ (*batch, m, m), Ay (*batch, m), yᵀy, Σ k(x, x) / σ² and the number n of rows of a shard.
 
-    With A = σ⁻¹ L_u⁻¹ K_uf these are AAᵀ (*batch, m, m), Ay (*batch, m), yᵀy, the trace Σ k(x, x) / σ² and
-    the number n of rows, with weights that of all copies. Where rows have weights w, or noise variances
-    σ²v of their own, every term of a sum over rows is multiplied by w / v.
+    n is that of all copies where rows have weights w. With these, or with noise variances σ²v of rows'
+    own, every term of a sum over rows is multiplied by w / v.
     """
 
     travels_as: ClassVar[str] = "sums"

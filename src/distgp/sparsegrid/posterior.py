@@ -203,11 +203,7 @@ def condition(
     combination: Combination,
     boundary: bool = False,
 ) -> GridPosterior:
-    """Condition the grids of a sparse grid on all rows, and combine them.
-
-    The box is in the units and on the device of the rows. The `combination` "full" takes the sparse grid
-    itself as one single grid.
-    """
+    """Condition the grids of a sparse grid, or with "full" itself, on all rows, and combine them."""
     grid = SparseGrid.of(level, box.d, boundary).to(box.lower.device)
     basis = basis_of(parameters.kernel, grid.whole() if combination == "full" else grid, box)
     return GridPosterior.of(parameters, basis, shards, combination)
@@ -220,10 +216,7 @@ def choose_level(
     highest: int,
     boundary: bool = False,
 ) -> int:
-    """Find the level after which the bound of the sparse grid gains less than 0.001 nats per row.
-
-    The bound is that of the sparse grid itself, as one inducing set.
-    """
+    """Find the level after which the bound of the whole sparse grid gains less than 0.001 nats per row."""
     best = -float("inf")
     for level in range(1, highest + 1):
         posterior = condition(parameters, shards, box, level, "full", boundary)
@@ -236,15 +229,12 @@ def choose_level(
 
 @dataclass(frozen=True, eq=False)
 class SparseGridModel:
-    """The model of one target, which predicts in the target's units; its box is in standardised ones.
-
-    Its `training` tells how the hyperparameters were learnt, and is None where they were given.
-    """
+    """The model of one target, which predicts in the target's units; its box is in standardised ones."""
 
     scaling: Scaling
     box: Box
     posterior: GridPosterior
-    training: Any  # sparse grids know nothing of training, and only hand its result on
+    training: Any  # sparse grids know nothing of training, and only hand its result on, if any
 
     @property
     def parameters(self) -> Parameters:

@@ -242,7 +242,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
     def _fit(self, X: ArrayLike, y: ArrayLike) -> SparseGridGP:
         inputs, columns = self._validated(X, y, reset=True)
         targets = columns[:, None] if columns.ndim == 1 else columns
-        cost = self.describe(*inputs.shape, targets.shape[1])  # checks all parameters
+        n, d = inputs.shape
+        cost = self.describe(n, d, targets.shape[1])  # checks all parameters
         if self.normalize or self.training is not None:
             check_varies(targets)
         given, like = self.max_memory, self._like()
@@ -250,15 +251,14 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         cost.refuse_above(int(in_bytes))
         seed, engine = a_seed("random_state", self.random_state), opened(self.engine)
         scalings = [Scaling.of(inputs, column, self.normalize) for column in targets.T]
-        box = Box.around(inputs) if is_auto(self.box) else Box.of(self.box, inputs.shape[1])
+        box = Box.around(inputs) if is_auto(self.box) else Box.of(self.box, d)
         box = Box(*scalings[0].inputs(torch.stack([box.lower, box.upper]).numpy(), like))
         shards = _placed(engine, inputs, targets, scalings, like)
         models = tuple(
             self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
             for column, scaling in enumerate(scalings)
         )
-        schema = Schema(inputs.shape[1], self._names())
-        self.model_ = Model(models, columns.ndim == 1, schema, seed)
+        self.model_ = Model(models, columns.ndim == 1, Schema(d, self._names()), seed)
         self.n_floored_ = 0 if self.model_.one_target else [0] * len(models)
         self.engine_ = engine
         engine.users.add(self)

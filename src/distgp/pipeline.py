@@ -115,12 +115,11 @@ class FileRows:
 
 def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, ...]]:
     """Transform every target; what a transform learns, it learns of these rows."""
-    columns = rows.targets.T
-    transforms = tuple(transform_of(plan.target_transform, column) for column in columns)
-    if plan.target_transform is None:
-        return rows, transforms
-    parts = zip(transforms, columns, strict=True)
-    z = np.stack([column if t is None else t.forward(column) for t, column in parts], -1)
+    columns, name = rows.targets.T, plan.target_transform
+    if name is None:
+        return rows, (None,) * len(columns)
+    transforms = tuple(transform_of(name, column) for column in columns)
+    z = np.stack([t.forward(y) for t, y in zip(transforms, columns, strict=True)], -1)
     return replace(rows, y=z.reshape(rows.y.shape)), transforms
 
 

@@ -20,7 +20,8 @@ from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.data.shard import Shard
 from distgp.engines import travels
 from distgp.experts import LinearPosterior, Parameters, SparsePosterior, SparseSums
-from distgp.experts.base import Means, chunk_rows, latent_variance
+from distgp.experts.base import chunk_rows, latent_variance
+from distgp.experts.linear import Means
 from distgp.experts.sums import inducing_factor, row_sums
 from distgp.likelihoods.gaussian import in_noise_units
 

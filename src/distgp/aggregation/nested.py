@@ -145,7 +145,7 @@ def _project(posterior: LinearPosterior, X: Tensor) -> Projections:
 def _project_whitened(posterior: SparsePosterior, X: Tensor) -> Projections:
     """The projections in whitened coordinates, which experts that share inducing inputs have in common."""
     v = posterior.whitened(X)
-    a = posterior.passed_on(v)
+    a = v - linalg.cholesky_solve(posterior.factors.LB, v)  # (I − B⁻¹)v
     return _projections(posterior, X, a.new_empty(*a.shape[:2], 0), a, (a * v).sum(-2))
 
 

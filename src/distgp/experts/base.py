@@ -1,4 +1,4 @@
-"""The two things every kind of expert is made of: the kind itself, and its posterior.
+"""θ, and the two things every kind of expert is made of: the kind itself, and its posterior.
 
 A kind scores θ on a shard, conditions on one, and declares what it can do: how it is trained and
 combined by default, how it chooses inducing inputs, and what of its rows it keeps. Code elsewhere asks
@@ -9,24 +9,146 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from distgp import linalg
 from distgp._util.threads import on_threads
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
-from distgp.experts.parameters import Parameters
-from distgp.kernels import Kernel
+from distgp.kernels.base import Kernel, TensorLike, check_positive, scalar
+
+if TYPE_CHECKING:
+    from distgp.experts.sums import SparseSums
 
 CHUNK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 """Entries of the largest temporary matrix, by device: 16 MiB (cache) and 512 MiB in float64."""
 Result = TypeVar("Result")
 Inducing: TypeAlias = int | Literal["auto"] | Tensor
 """The number of inducing inputs, "auto" for the kind's own rule, or the inputs themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """θ: kernel, noise variance and, for sparse experts, inducing inputs.
+
+    Every tensor may carry leading batch dimensions, one entry per expert; without them the
+    experts share it.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The covariance function.
+    noise : Tensor of shape (*batch,)
+        The noise variance σ².
+    inducing : Tensor of shape (*batch, m, d), optional
+        The inducing inputs Z.
+    """
+
+    travels_as: ClassVar[Kinds] = {"inducing": "inducing", "*": "parameters"}
+    kernel: Kernel
+    noise: Tensor
+    inducing: Tensor | None = None
+
+    @staticmethod
+    def of(
+        kernel: Kernel, noise: TensorLike, inducing: Tensor | np.ndarray | None = None
+    ) -> Parameters:
+        """Build θ from plain numbers, checked, in the dtype and on the device of the kernel's."""
+        like = next(iter(kernel.parameters().values()))
+        noise = scalar(noise).to(like)
+        check_positive("noise", noise)
+        return Parameters(kernel, noise, None if inducing is None else _inputs(inducing, like))
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch dimensions of kernel and noise: empty where the experts share them."""
+        return linalg.broadcast(self.noise.shape, *self.kernel.batches().values())
+
+    @property
+    def inducing_batch(self) -> torch.Size:
+        """The batch dimensions of Z: empty where the experts share it, or have none."""
+        return torch.Size() if self.inducing is None else self.inducing.shape[:-2]
+
+    def __getitem__(self, index: int | slice | Tensor) -> Parameters:
+        """θ of these experts of a batch; what they share stays shared."""
+        values, batches = self.kernel.parameters(), self.kernel.batches()
+        own = {name: values[name][index] for name, batch in batches.items() if batch}
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        Z = self.inducing
+        if Z is not None and self.inducing_batch:
+            Z = Z[index]
+        return Parameters(self.kernel.with_parameters(own), noise, Z)
+
+    def unsqueezed(self) -> Parameters:
+        """The same θ with one leading batch dimension of size one on every tensor."""
+        own = {name: value[None] for name, value in self.kernel.parameters().items()}
+        Z = None if self.inducing is None else self.inducing[None]
+        return Parameters(self.kernel.with_parameters(own), self.noise[None], Z)
+
+    def averaged(self) -> Parameters:
+        """One θ for all experts: the geometric mean of kernel and noise, without inducing inputs."""
+        values, batches = self.kernel.parameters(), self.kernel.batches()
+        shared = {name: values[name].log().mean(0).exp() for name, b in batches.items() if b}
+        noise = self.noise.log().mean().exp() if self.noise.ndim else self.noise
+        return Parameters(self.kernel.with_parameters(shared), noise)
+
+    def paths(self, name: str) -> list[str]:
+        """The full names, such as "kernel.kernel.lengthscale", that end with a name, or the name itself."""
+        known = list(self.unconstrained())
+        if name in known:
+            return [name]
+        found = [path for path in known if path.rpartition(".")[2] == name]
+        if not found:
+            raise ValueError(f"no parameter {name!r}; there are {', '.join(known)}")
+        return found
+
+    def joined(self, other: Parameters) -> Parameters:
+        """The experts of this θ followed by those of the other; what they share must be the same."""
+        values, more = self.kernel.parameters(), other.kernel.parameters()
+        differ = [name for name, batch in self.kernel.batches().items() if batch]
+        own = {name: torch.cat([values[name], more[name]]) for name in differ}
+        noise = torch.cat([self.noise, other.noise]) if self.noise.ndim else self.noise
+        Z = self.inducing
+        if Z is not None and other.inducing is not None and self.inducing_batch:
+            Z = torch.cat([Z, other.inducing])
+        return Parameters(self.kernel.with_parameters(own), noise, Z)
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The view that optimisers work on: logarithms of the positive parameters, Z as it is."""
+        positive = {f"kernel.{name}": value for name, value in self.kernel.parameters().items()}
+        view = {name: value.log() for name, value in (positive | {"noise": self.noise}).items()}
+        return view if self.inducing is None else view | {"inducing": self.inducing}
+
+    def with_unconstrained(self, view: Mapping[str, Tensor]) -> Parameters:
+        """The inverse of `unconstrained`; what the view leaves out stays."""
+        prefix, noise = "kernel.", self.noise
+        named = {k.removeprefix(prefix): v.exp() for k, v in view.items() if k.startswith(prefix)}
+        if "noise" in view:
+            noise = view["noise"].exp()
+            check_positive("noise", noise)
+        kernel, Z = self.kernel.with_parameters(named), view.get("inducing", self.inducing)
+        return Parameters(kernel, noise, Z)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Parameters:
+        """The same θ on another device or in another dtype."""
+        Z = None if self.inducing is None else self.inducing.to(device=device, dtype=dtype)
+        noise = self.noise.to(device=device, dtype=dtype)
+        return Parameters(self.kernel.to(device, dtype), noise, Z)
+
+
+def _inputs(inducing: Tensor | np.ndarray, like: Tensor) -> Tensor:
+    Z = torch.as_tensor(inducing).to(like)
+    if Z.ndim < 2 or not Z.numel() or not bool(torch.isfinite(Z).all()):
+        raise ValueError(f"expected finite inducing inputs of shape (m, d), got {tuple(Z.shape)}")
+    return Z
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,31 +170,8 @@ class Prediction:
         return Prediction(self.mean, self.variance + noise[..., None])
 
 
-class Means(ABC):
-    """The posterior means of a batch of experts without their variances.
-
-    This is all that other workers need of an expert to evaluate its mean on their own rows.
-    """
-
-    travels_as: ClassVar[Kinds] = "means"
-
-    @property
-    @abstractmethod
-    def coefficients(self) -> Tensor:
-        """One row of coefficients per expert, (M, p)."""
-
-    @abstractmethod
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """All means at all rows of X at once, (M, N)."""
-
-    @property
-    def size(self) -> int:
-        """The number of experts."""
-        return len(self.coefficients)
-
-    def mean(self, X: Tensor) -> Tensor:
-        """All means at the rows of X, (M, N), in bounded memory."""
-        return torch.cat(in_chunks(self.mean_chunk, X, self.coefficients.numel()), -1)
+class RowsGoneError(ValueError):
+    """Something needs training rows that the experts no longer hold."""
 
 
 class Posterior(ABC):
@@ -81,6 +180,8 @@ class Posterior(ABC):
     parameters: Parameters
     shard: Shard | None
     """The rows that it was conditioned on; None where it no longer holds them."""
+    sums: SparseSums | None
+    """The sums over its rows, where they are all that it needs of them; else None."""
 
     @abstractmethod
     def mean_chunk(self, X: Tensor) -> Tensor:
@@ -105,23 +206,8 @@ class Posterior(ABC):
         """The latent covariance between all rows of X, (*batch, N, N)."""
 
     @abstractmethod
-    def row_count(self) -> int:
-        """The number of rows of all shards, known even where the rows are no longer held."""
-
-    @abstractmethod
-    def without_rows(self) -> Self:
-        """The same posterior without rows that it can do without."""
-
-    @abstractmethod
     def chosen(self, which: Tensor) -> Self:
         """These experts of a batch, by their places in it, as they are."""
-
-    @abstractmethod
-    def communication(self, shared: bool) -> object:
-        """Return the rows of the first expert, or their sums: the others augment themselves with these.
-
-        `shared` says whether all experts share θ and the inducing inputs, so that sums can be added.
-        """
 
     @abstractmethod
     def augmented(self, message: object, skip: int) -> tuple[Posterior, Posterior]:
@@ -130,6 +216,15 @@ class Posterior(ABC):
         Returns the augmented experts, and the communication expert as each of them sees it: where
         hyperparameters differ, through its own.
         """
+
+    def communication(self, shared: bool) -> Shard | SparseSums:
+        """Return the rows of the first expert, or their sums: the others augment themselves with these.
+
+        `shared` says whether all experts share θ and the inducing inputs, so that sums can be added.
+        """
+        if shared and self.sums is not None:
+            return self.sums[0]
+        return self.rows_held()[:1].flatten().without_padding()
 
     @property
     def count(self) -> int:
@@ -143,6 +238,16 @@ class Posterior(ABC):
                 "this aggregator needs the training rows, which these experts no longer hold"
             )
         return self.shard
+
+    def row_count(self) -> int:
+        """The number of rows of all shards; where only sums are kept, with weights that of all copies."""
+        if self.sums is None:
+            return int(self.rows_held().sizes.sum())
+        return round(float(self.sums.n.sum()))
+
+    def without_rows(self) -> Self:
+        """The same posterior without rows that it can do without."""
+        return self if self.sums is None else replace(cast(Any, self), shard=None)
 
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
@@ -160,54 +265,16 @@ class Posterior(ABC):
         return self.parameters.kernel.diag(X.to(self.parameters.noise.dtype)).to(X.dtype)
 
 
-class LinearPosterior(Posterior):
-    """A posterior whose mean is a fixed combination of kernel functions, the same at every point."""
-
-    @abstractmethod
-    def means(self) -> Means:
-        """The means of a batch of experts, without what only variances need."""
-
-    @abstractmethod
-    def representer(self) -> tuple[Tensor, Tensor]:
-        """Points P (*batch, p, d) and coefficients (*batch, p) with μ(x) = Σ_p k(x, p) c_p."""
-
-    @property
-    @abstractmethod
-    def row_coefficients(self) -> Tensor | None:
-        """The representer's coefficients where its points are the rows, (*batch, n); else None."""
-
-    @abstractmethod
-    def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The mean as a random variable of the prior: points P, a (*batch, p, N), k_A (*batch, N).
-
-        cov(μ_i(x), μ_j(x)) = a_iᵀ k(P_i, P_j) a_j for i ≠ j, and var μ_i = cov(μ_i, f) = k_A: equation
-        (6) of the paper.
-        """
-
-    @abstractmethod
-    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
-        """Σ_i β_i μ_i(x) over the experts of a batch, with one kernel matrix where they share θ."""
-
-    @abstractmethod
-    def printed_variance(self, X: Tensor) -> Tensor:
-        """The term that algorithms 4 and 6 of the paper print for the variance, (*batch, N)."""
+def fields_alone(self: object) -> dict[str, object]:
+    """Pickle the fields of a dataclass, but not what each process computes for itself."""
+    return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
 
 
-class RowsGoneError(ValueError):
-    """Something needs training rows that the experts no longer hold."""
-
-
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """One stage of training.
 
-    Parameters
-    ----------
-    choose : callable, optional
-        Chooses inducing inputs for the θ found so far, as ``choose(theta, rows, seed)``, before the
-        stage begins.
-    own, fixed : tuple of str
-        Parameters that each expert keeps for itself, and that the stage leaves as they are.
+    Before it begins `choose` chooses inducing inputs for the θ found so far, from rows and a seed. Each
+    expert keeps its `own` parameters for itself; the `fixed` ones stay as they are.
     """
 
     choose: Callable[[Parameters, Placement[Shard], int], Tensor] | None = None
@@ -260,11 +327,7 @@ class Expert(ABC):
         """The number of experts for n rows, where the user leaves it to us."""
 
     def default_aggregation(self, size: int, shares_theta: bool, shares_inducing: bool) -> str:
-        """The aggregator that comes closest to the full GP for `size` of these experts.
-
-        One expert is the full GP, and poe returns it. Experts that share θ are closest under
-        two-level, and others under opt-local.
-        """
+        """The aggregator that comes closest to the full GP, which one expert is, for `size` of these."""
         del shares_inducing
         return "poe" if size == 1 else "two-level" if shares_theta else "opt-local"
 
@@ -273,18 +336,10 @@ class Expert(ABC):
         del given, rows, seed
 
     def stages(self, given: Inducing, n_iter: int, shared: bool, learnt: bool) -> Sequence[Stage]:
-        """The stages of training.
+        """The stages of training, of `n_iter` rounds together, with the inducing inputs `given`.
 
-        Parameters
-        ----------
-        given : int, "auto" or Tensor
-            The inducing inputs that the user asked for.
-        n_iter : int
-            The number of rounds of all stages.
-        shared : bool
-            Whether the experts learn one θ.
-        learnt : bool
-            Whether training starts from a θ that was learnt from a part of the rows.
+        The experts learn one θ where it is `shared`; `learnt` says that training starts from a θ that
+        was learnt from a part of the rows.
         """
         del given, n_iter, shared, learnt
         return (Stage(),)
@@ -331,15 +386,6 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
         threads = torch.get_num_threads()
         parts = threads * math.ceil(N / (threads * size))
         return on_threads(function, X.split(max(1, math.ceil(N / parts)), -2))
-
-
-def product_in_chunks(kernel: Kernel, X: Tensor, points: Tensor, coefficients: Tensor) -> Tensor:
-    """k(X, points) @ coefficients, without holding the whole matrix."""
-
-    def product(chunk: Tensor) -> Tensor:
-        return kernel(chunk, points) @ coefficients
-
-    return torch.cat(in_chunks(product, X, len(points)))
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:

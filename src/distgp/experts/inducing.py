@@ -1,8 +1,7 @@
 """Choose inducing inputs: by k-means, as a random subset, or greedily, which also chooses m.
 
-A given Z needs no function: it goes straight into `Parameters`. The first functions look at rows in
-this process; those at the end at a sample of rows that live on workers, for all experts together or
-for each.
+A given Z goes straight into `Parameters`. The first functions look at rows in this process, the last at
+a sample of rows that live on workers.
 """
 
 from __future__ import annotations
@@ -113,10 +112,7 @@ def greedy_for(
 
 
 def centres_for(kernel: Kernel, shards: Placement[Shard], m: int, seed: int) -> Tensor:
-    """At most m k-means centres of a sample of all rows, in units of the kernel's lengthscales.
-
-    In these units columns on which little depends do not spread them out.
-    """
+    """At most m k-means centres of a sample of all rows, in units of the kernel's lengthscales."""
     X = samples.drawn(shards, max(SAMPLE, 4 * m), seed).X
     located = coordinates(kernel, X)
     scale = torch.ones_like(X[0])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,14 +14,14 @@ from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import inducing
-from distgp.experts.base import Expert, Inducing, Posterior, Prediction
+from distgp.experts.base import Expert, Inducing, Parameters, Posterior, Prediction, fields_alone
 from distgp.experts.neighborhoods import (
     GlobalPart,
     OrderedRows,
     joint_covariance,
+    nearest_before_each,
     negative_log_likelihood,
 )
-from distgp.experts.parameters import Parameters
 from distgp.likelihoods import copies_term
 
 GLOBAL_INPUTS = 256
@@ -91,9 +91,7 @@ class NearestExpert(Expert):
     def _objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         rows = OrderedRows(parameters, shard)
         with torch.no_grad():
-            place = torch.arange(len(rows.X), device=rows.X.device)
-            k = min(self.n_conditioning, max(1, len(place) - 1))
-            _, index = rows.search.nearest_before(rows.search.coordinates, place, k)
+            place, index = nearest_before_each(rows, self.n_conditioning)
         sets = rows.sets(torch.cat([index, place[:, None]], -1))
         value = negative_log_likelihood(rows.parameters, sets)
         return value + copies_term(shard, rows.parameters.noise)
@@ -105,19 +103,14 @@ class NearestExpert(Expert):
 
 @dataclass(frozen=True, eq=False)
 class NearestPosterior(Posterior):
-    """f given a shard, by the nearest rows of each point and the global part of the shard.
-
-    Inducing inputs in θ make a global part; every prediction needs the rows.
-    """
+    """f given a shard, by the nearest rows of each point; inducing inputs in θ make a global part."""
 
     travels_as: ClassVar[str] = "settings"
+    sums = None
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
     expert: NearestExpert
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the fields, but not what each process computes for itself."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    __getstate__ = fields_alone
 
     @property
     def entries(self) -> int:
@@ -137,14 +130,10 @@ class NearestPosterior(Posterior):
     @cached_property
     def ordered(self) -> list[tuple[OrderedRows, GlobalPart | None]]:
         """Per expert, its rows in their order and the posterior of its global part."""
-        found = []
+        k, pairs = self.expert.n_conditioning, _each(self.parameters, self.shard)
         with torch.no_grad():
-            for theta, shard in _each(self.parameters, self.shard):
-                rows, part = OrderedRows(theta, shard), None
-                if rows.Lu is not None:
-                    part = GlobalPart.of(rows.sums(self.expert.n_conditioning))
-                found.append((rows, part))
-        return found
+            found = [OrderedRows(theta, shard) for theta, shard in pairs]
+            return [(r, None if r.Lu is None else GlobalPart.of(r.sums(k))) for r in found]
 
     def predict_chunk(self, X: Tensor) -> Prediction:
         """Given the nearest rows of each point in each expert's shard."""
@@ -152,9 +141,8 @@ class NearestPosterior(Posterior):
         parts = [rows.predict(X, k, part) for rows, part in self.ordered]
         if not self.batch:
             return parts[0]
-        return Prediction(
-            torch.stack([p.mean for p in parts]), torch.stack([p.variance for p in parts])
-        )
+        mean = torch.stack([part.mean for part in parts])
+        return Prediction(mean, torch.stack([part.variance for part in parts]))
 
     def mean_chunk(self, X: Tensor) -> Tensor:
         """The mean given the nearest rows of each point, without variance work."""
@@ -162,29 +150,15 @@ class NearestPosterior(Posterior):
         parts = [rows.mean(X, k, part) for rows, part in self.ordered]
         return torch.stack(parts) if self.batch else parts[0]
 
-    def row_count(self) -> int:
-        """The number of real rows."""
-        return int(self.shard.sizes.sum())
-
     def chosen(self, which: Tensor) -> NearestPosterior:
         """The rows of these experts."""
         return NearestPosterior(self.parameters[which], self.shard[which], self.expert)
 
-    def without_rows(self) -> NearestPosterior:
-        """Return the posterior itself: it is made of its rows."""
-        return self
-
     def covariance(self, X: Tensor) -> Tensor:
         """Between all rows of X, by Vecchia's approximation over the points, given the data."""
-        found = [
-            joint_covariance(rows, X, self.expert.n_neighbors, part) for rows, part in self.ordered
-        ]
+        k = self.expert.n_neighbors
+        found = [joint_covariance(rows, X, k, part) for rows, part in self.ordered]
         return torch.stack(found) if self.batch else found[0]
-
-    def communication(self, shared: bool) -> Shard:
-        """The rows of the first expert."""
-        del shared
-        return self.shard[:1].flatten().without_padding()
 
     def augmented(self, message: object, skip: int) -> tuple[NearestPosterior, NearestPosterior]:
         """Condition on the communication rows with and without each expert's own."""

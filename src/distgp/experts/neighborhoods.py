@@ -21,17 +21,23 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
 from distgp import linalg
 from distgp._util.threads import on_threads
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.shard import Shard, row_priority
-from distgp.experts.base import Prediction, chunk_rows, latent_variance
+from distgp.experts.base import (
+    Parameters,
+    Prediction,
+    chunk_rows,
+    concatenated,
+    latent_variance,
+)
 from distgp.experts.parameters import Parameters
 from distgp.experts.sums import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
@@ -39,14 +45,11 @@ from distgp.likelihoods import noise_factor
 
 ORDER_SEED = 0
 """The seed of the rows' random order. It is the same for all shards, so that the order is one."""
-
-
 SEARCHED_AT_ONCE = 4096
 """Points whose neighbours are found at a time, at least."""
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
+class Neighbours(NamedTuple):
     """The neighbours of B points: X (B, k, d), y and `real` (B, k), which is False where there are fewer.
 
     With a global part V (B, k, m) is v at each; with a `factor` (B, k) its noise variance is σ² times that.
@@ -68,7 +71,7 @@ class Whitened(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         """Factorise once; w solves Lᵀw = e_l."""
         L = linalg.cholesky(S, "the covariance of a row and its neighbours")
         last = L.new_zeros(L.shape[-1], 1)
@@ -80,16 +83,16 @@ class Whitened(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, g: Tensor, g_s: Tensor
+        ctx: BackwardCFunction, g: Tensor, g_s: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """The formulas above."""
-        L, w, Y = ctx.saved_tensors
+        L, w, Y = list(ctx.saved_tensors)
         q = (Y @ g[..., None])[..., 0]
         z = linalg.cholesky_solve(L, q[..., None])[..., 0]
         # ½(wᵀq + g_s) wwᵀ − ½(zwᵀ + wzᵀ) = ½(pwᵀ + wpᵀ) with p = ½(wᵀq + g_s)w − z.
         p = 0.5 * ((w * q).sum(-1) + g_s)[..., None] * w - z
         left, right = torch.stack([0.5 * p, w], -1), torch.stack([w, 0.5 * p], -1)
-        in_Y = w[..., :, None] * g[..., None, :] if ctx.needs_input_grad[1] else None
+        in_Y = w[..., :, None] * g[..., None, :] if list(ctx.needs_input_grad)[1] else None
         return left @ right.mT, in_Y
 
 
@@ -154,17 +157,17 @@ class GlobalPart:
         return GlobalPart(L, linalg.cholesky_solve(L, sums.Ut[:, None])[:, 0])
 
 
-@dataclass(frozen=True, eq=False)
-class Conditional:
+class Conditional(NamedTuple):
     """f at B points given their neighbours and w: mean + hᵀw, variance.
 
-    The mean is aᵀy_C (B,), the variance r(x, x) − aᵀr(X_C, x) (B,), None where only means are wanted, and
-    h = v(x) − V_Cᵀa (B, m), None without a global part.
+    The mean is aᵀy_C (B,), the variance r(x, x) − aᵀr(X_C, x) (B,), None where only means are wanted,
+    h = v(x) − V_Cᵀa (B, m), None without a global part, and a (B, k) as long as it is at hand.
     """
 
     mean: Tensor
     variance: Tensor | None
     h: Tensor | None
+    a: Tensor | None = None
 
     def sums(self, y: Tensor, noise: Tensor) -> GlobalSums:
         """Σuuᵀ and Σut of rows with targets y and these noise variances, one each or one for all."""
@@ -179,11 +182,11 @@ class Conditional:
 
     def given(self, part: GlobalPart | None) -> Prediction:
         """Mean and variance with w's posterior put in."""
-        mean, variance = self.mean_given(part), self.variance
+        variance = self.variance
         assert variance is not None
         if part is not None and self.h is not None:
             variance = variance + linalg.solve_lower(part.L, self.h.mT).square_().sum(0)
-        return Prediction(mean, variance)
+        return Prediction(self.mean_given(part), variance)
 
 
 def conditional(
@@ -209,7 +212,7 @@ def conditional(
         if v is not None:
             explained = explained + v.square().sum(-1)
         variance = latent_variance(parameters.kernel.diag(x), explained)
-    return Conditional(mean, variance, h)
+    return Conditional(mean, variance, h, a)
 
 
 def _correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
@@ -271,16 +274,11 @@ class OrderedRows:
 
     def basis(self, X: Tensor) -> Tensor | None:
         """v(x) for all rows of X, (n, m); None without a global part."""
-        if self.Lu is None:
+        kernel, Z = self.parameters.kernel, self.parameters.inducing
+        if self.Lu is None or Z is None:
             return None
-        Z = self.parameters.inducing
-        assert Z is not None
-        size = chunk_rows(len(Z), X.device)
-        parts = [
-            linalg.solve_lower(self.Lu, self.parameters.kernel(part, Z).mT).mT
-            for part in X.split(size)
-        ]
-        return torch.cat(parts)
+        parts = X.split(chunk_rows(len(Z), X.device))
+        return torch.cat([linalg.solve_lower(self.Lu, kernel(part, Z).mT).mT for part in parts])
 
     @cached_property
     def V(self) -> Tensor | None:
@@ -294,23 +292,18 @@ class OrderedRows:
 
     def sums(self, k: int) -> GlobalSums:
         """Σuuᵀ and Σut over all rows, each given its k nearest before it."""
-        V, k = self.V, min(k, max(1, len(self.X) - 1))
+        V, noise = self.V, self.parameters.noise
         assert V is not None
-        m = V.shape[1]
-        total = GlobalSums(V.new_zeros(m, m), V.new_zeros(m))
-        place = torch.arange(len(self.X), device=self.X.device)
-        noise = self.parameters.noise
-        coordinates_ = self.search.coordinates
-        _, neighbours = self.search.nearest_before(coordinates_, place, k)
+        total = GlobalSums(V.new_zeros(V.shape[1], V.shape[1]), V.new_zeros(V.shape[1]))
+        place, neighbours = nearest_before_each(self, k)
 
         def part(some: Tensor) -> GlobalSums:
             out = conditional(self.parameters, self.X[some], V[some], self.sets(neighbours[some]))
-            return out.sums(
-                self.y[some], noise if self.factor is None else noise * self.factor[some]
-            )
+            own = noise if self.factor is None else noise * self.factor[some]
+            return out.sums(self.y[some], own)
 
         for group in place.split(SEARCHED_AT_ONCE):  # so that few parts are held at a time
-            for found in on_threads(part, group.split(self.points_at_once(k))):
+            for found in on_threads(part, group.split(self.points_at_once(neighbours.shape[1]))):
                 total = total + found
         return total
 
@@ -323,13 +316,12 @@ class OrderedRows:
 
     def predict(self, X: Tensor, k: int, part: GlobalPart | None) -> Prediction:
         """Mean and latent variance at the rows of X, given the k nearest rows of each."""
-        parts = [found.given(part) for found in self._at_points(X, k, with_variance=True)]
-        mean = torch.cat([p.mean for p in parts])
-        return Prediction(mean.to(X.dtype), torch.cat([p.variance for p in parts]).to(X.dtype))
+        found = concatenated([out.given(part) for out in self._at_points(X, k, True)])
+        return Prediction(found.mean.to(X.dtype), found.variance.to(X.dtype))
 
     def mean(self, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:
         """The mean at the rows of X, without variance work."""
-        parts = [found.mean_given(part) for found in self._at_points(X, k, with_variance=False)]
+        parts = [out.mean_given(part) for out in self._at_points(X, k, False)]
         return torch.cat(parts).to(X.dtype)
 
     def _at_points(self, X: Tensor, k: int, with_variance: bool) -> Iterator[Conditional]:
@@ -347,6 +339,13 @@ class OrderedRows:
             yield from on_threads(part, list(zip(wide.split(size), index.split(size), strict=True)))
 
 
+def nearest_before_each(rows: OrderedRows, k: int) -> tuple[Tensor, Tensor]:
+    """The places of all rows, and those of the k nearest before each, or as many as there can be."""
+    place = torch.arange(len(rows.X), device=rows.X.device)
+    k = min(k, max(1, len(place) - 1))
+    return place, rows.search.nearest_before(rows.search.coordinates, place, k)[1]
+
+
 def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:
     """The covariance of f between all rows of X (N, d), given the data.
 
@@ -356,33 +355,24 @@ def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | No
     """
     wide, n, N = X.double(), len(rows.X), len(X)
     index = _nearest_of_both(rows, wide, min(k, n + N))
-    v, at = rows.basis(wide), index.clamp_min(0)
+    v = rows.basis(wide)
     # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
     factor = wide.new_ones(n) if rows.factor is None else rows.factor
     factor = torch.cat([factor, wide.new_full((N,), 1e-8)])
-    points = torch.cat([rows.X, wide])
+    points, y = torch.cat([rows.X, wide]), torch.cat([rows.y, wide.new_zeros(N)])
     V = None if v is None or rows.V is None else torch.cat([rows.V, v])
     A, D = wide.new_zeros(N, N), wide.new_zeros(N)
     H = None if v is None else torch.zeros_like(v)
-    theta = rows.parameters
     for some in torch.arange(N, device=X.device).split(rows.points_at_once(index.shape[-1])):
-        which, real = at[some], index[some] >= 0
-        Vs = None if V is None else V[which]
-        S = residual_matrix(theta, Neighbours(points[which], D, real, Vs, factor[which]))
-        c = theta.kernel(wide[some][:, None, :], points[which])[:, 0, :]
-        prior = theta.kernel.diag(wide[some])
-        if Vs is not None and v is not None:
-            c = c - (Vs @ v[some][..., None])[..., 0]
-            prior = prior - v[some].square().sum(-1)
-        c = torch.where(real, c, 0.0)
-        L = linalg.cholesky(S, "the covariance of a point's neighbours")
-        half = linalg.solve_lower(L, c[..., None])
-        a = torch.where(real, linalg.solve_upper(L, half)[..., 0], 0.0)
-        D[some] = latent_variance(prior, half[..., 0].square().sum(-1))
-        of_points = torch.where(which < n, 0.0, a)
-        A[some] = A[some].scatter_add(1, (which - n).clamp_min(0), of_points)
-        if Vs is not None and v is not None and H is not None:
-            H[some] = v[some] - (a[..., None, :] @ Vs)[..., 0, :]
+        at, real = index[some].clamp_min(0), index[some] >= 0
+        sets = Neighbours(points[at], y[at], real, None if V is None else V[at], factor[at])
+        out = conditional(rows.parameters, wide[some], None if v is None else v[some], sets)
+        assert out.variance is not None and out.a is not None
+        D[some] = out.variance
+        of_points = torch.where(at < n, 0.0, out.a)
+        A[some] = A[some].scatter_add(1, (at - n).clamp_min(0), of_points)
+        if H is not None and out.h is not None:
+            H[some] = out.h
     lower = linalg.add_diagonal(-A, A.new_ones(()))
     root = linalg.solve_lower(lower, torch.diag(D.sqrt()))
     covariance = root @ root.mT

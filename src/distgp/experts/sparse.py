@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,17 +19,17 @@ from distgp.experts import inducing as inputs
 from distgp.experts.base import (
     Expert,
     Inducing,
-    LinearPosterior,
-    Means,
+    Parameters,
     Prediction,
     Stage,
-    in_chunks,
+    fields_alone,
     latent_variance,
 )
-from distgp.experts.parameters import Parameters
+from distgp.experts.linear import LinearPosterior, Means
 from distgp.experts.sums import (
     SparseFactors,
     SparseSums,
+    factorised,
     inducing,
     inducing_factor,
     negative_bound,
@@ -51,10 +51,7 @@ FEW_ROUNDS = 20
 
 
 class SparseExpert(Expert):
-    """A sparse GP on its shard: O(nm²) time and O(m²) memory.
-
-    Its objective is the negative collapsed bound of Titsias, with the trace term.
-    """
+    """A sparse GP on its shard: O(nm²) time, O(m²) memory. Its objective is minus Titsias' bound."""
 
     name: ClassVar[str] = "sparse"
     default_training: ClassVar[str] = "pooled"
@@ -65,10 +62,7 @@ class SparseExpert(Expert):
     least_inducing: ClassVar[int] = 1
 
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
-        """As many as shards of 32 rows per inducing input make, within memory; one per worker at least.
-
-        How rows are divided changes nothing but the division of work where experts share all.
-        """
+        """As many as shards of 32 rows per inducing input make, within memory; one per worker at least."""
         given = LARGEST_INDUCING if isinstance(inducing, str) else inducing
         m = max(1, len(given) if isinstance(given, Tensor) else int(given))
         by_rows, by_memory = math.ceil(n / (SHARD_ROWS * m)), EXPERT_MEMORY // (2 * 8 * m**2)
@@ -81,13 +75,11 @@ class SparseExpert(Expert):
         return Expert.default_aggregation(self, size, shares_theta, shares_inducing)
 
     def first_inducing(self, given: Inducing, rows: Placement[Shard], seed: int) -> Tensor:
-        """The k-means centres of a sample.
-
-        The greedy rule would put only a few where θ starts with long lengthscales, and with those few
-        training could never find shorter ones.
-        """
+        """The k-means centres of a sample."""
         if isinstance(given, Tensor):
             return given
+        # The greedy rule would put only a few where θ starts with long lengthscales, and with those few
+        # training could never find shorter ones.
         few = TRAINING_INDUCING[0]
         return inputs.spread(rows, few if given == "auto" else min(given, few), seed)
 
@@ -98,11 +90,10 @@ class SparseExpert(Expert):
         """
         if not shared:
             return (Stage(partial(_own_inducing, given), own=("inducing",)),)
-        choose = partial(_chosen_inducing, given, TRAINING_INDUCING[-1])
-        again = Stage(choose, fixed=("inducing",))
+        first = Stage(fixed=("inducing",))
+        again = first._replace(choose=partial(_chosen_inducing, given, TRAINING_INDUCING[-1]))
         if learnt:
             return (again,)
-        first = Stage(fixed=("inducing",))
         return (first,) if isinstance(given, Tensor) or n_iter < FEW_ROUNDS else (first, again)
 
     def last_inducing(
@@ -142,11 +133,10 @@ def _chosen_inducing(
     """
     if isinstance(given, Tensor):
         return given
-    asked = LARGEST_INDUCING if given == "auto" else given
-    m, noise = min(asked, cap or asked), float(theta.noise)
+    asked, noise = (LARGEST_INDUCING, float(theta.noise)) if given == "auto" else (given, None)
+    m = min(asked, cap or asked)
     # While training goes on, twice what the rule asks for: room for shorter lengthscales.
-    by_rule = None if given != "auto" else noise
-    return inputs.greedy_for(theta.kernel, shards, m, seed, by_rule, twice=cap is not None)
+    return inputs.greedy_for(theta.kernel, shards, m, seed, noise, twice=cap is not None)
 
 
 def _own_inducing(
@@ -154,50 +144,34 @@ def _own_inducing(
 ) -> Tensor:
     """One set of inducing inputs per expert, all of one size: with "auto" a tenth of the shard."""
     if isinstance(given, Tensor):
-        count = int(sum(sample.counts(shards)))
-        return given.expand(count, *given.shape[-2:])
-    most = TRAINING_INDUCING[-1] if given == "auto" else None
-    return inputs.greedy_each(theta.kernel, shards, None if given == "auto" else given, most, seed)
+        return given.expand(int(sum(sample.counts(shards))), *given.shape[-2:])
+    m, most = (None, TRAINING_INDUCING[-1]) if given == "auto" else (given, None)
+    return inputs.greedy_each(theta.kernel, shards, m, most, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePosterior(LinearPosterior):
-    """f given the sums of a shard, in float64; θ has the inducing inputs Z.
-
-    The rows stay while they are at hand. Prediction needs none of them, and files hold none.
-    """
+    """f given the sums of a shard, in float64; prediction needs none of its rows, and files hold none."""
 
     travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "sums"}
     parameters: Parameters
     Lu: Tensor
-    sums: SparseSums
+    sums: SparseSums  # pyright: ignore[reportIncompatibleVariableOverride]
     factors: SparseFactors
     shard: Shard | None = None
+    __getstate__ = fields_alone
 
     @staticmethod
     def of(
         parameters: Parameters, Lu: Tensor, sums: SparseSums, shard: Shard | None = None
     ) -> SparsePosterior:
         """Build the posterior from sums, of one shard or added over several."""
-        factors = SparseFactors.of(parameters.noise, sums)
-        return SparsePosterior(parameters, Lu, sums, factors, shard)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the fields, but not w, which each process computes for itself."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return SparsePosterior(parameters, Lu, sums, factorised(parameters.noise, sums), shard)
 
     @property
     def entries(self) -> int:
         """One entry per inducing input and expert."""
         return self.factors.c.numel()
-
-    def row_count(self) -> int:
-        """The number of rows behind the sums, with weights that of all copies."""
-        return round(float(self.sums.n.sum()))
-
-    def without_rows(self) -> SparsePosterior:
-        """The same posterior, whose sums are all that it needs."""
-        return replace(self, shard=None)
 
     def chosen(self, which: Tensor) -> SparsePosterior:
         """The sums and factors of these experts."""
@@ -221,9 +195,9 @@ class SparsePosterior(LinearPosterior):
         eye = torch.eye(self.Lu.shape[-1], dtype=self.Lu.dtype, device=self.Lu.device)
         return eye - linalg.cholesky_inverse(self.factors.LB)
 
-    def means(self) -> SparseMeans:
+    def means(self) -> Means:
         """L_u and w, without L_B and the sums."""
-        return SparseMeans(self.parameters, self.Lu, self.weights)
+        return Means(self.parameters, self.weights, Lu=self.Lu)
 
     def representer(self) -> tuple[Tensor, Tensor]:
         """The inducing inputs and L_u⁻ᵀ w."""
@@ -231,14 +205,6 @@ class SparsePosterior(LinearPosterior):
         batch = w.shape[:-2]
         coefficients = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), w)[..., 0]
         return inducing(self.parameters).expand(*batch, -1, -1), coefficients
-
-    @property
-    def row_coefficients(self) -> None:
-        """None: the mean is represented on the inducing inputs."""
-
-    def communication(self, shared: bool) -> Shard | SparseSums:
-        """The sums of the first expert where they can be added to the others', else its rows."""
-        return self.sums[0] if shared else self.rows_held()[:1].flatten().without_padding()
 
     def augmented(self, message: object, skip: int) -> tuple[SparsePosterior, SparsePosterior]:
         """Add the communication shard's sums to those of each expert."""
@@ -253,25 +219,13 @@ class SparsePosterior(LinearPosterior):
         kept = linalg.solve_lower(self.factors.LB, self.whitened(X))
         return kept.square().sum(-2).to(X.dtype)
 
-    def passed_on(self, v: Tensor) -> Tensor:
-        """r = (I − B⁻¹)v, (*batch, m, N)."""
-        return v - linalg.cholesky_solve(self.factors.LB, v)
-
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Nyström: a = L_u⁻ᵀ r on the inducing inputs; k_A = rᵀv."""
         v = self.whitened(X)
-        r = self.passed_on(v)
+        r = v - linalg.cholesky_solve(self.factors.LB, v)  # (I − B⁻¹)v
         batch = r.shape[:-2]
         a = linalg.solve_upper(self.Lu.expand(*batch, -1, -1), r)
         return inducing(self.parameters).expand(*batch, -1, -1), a, (r * v).sum(-2)
-
-    def weighted_mean(self, X: Tensor, weights: Tensor) -> Tensor:
-        """v(x)ᵀ Σβ_i w_i where Z is shared."""
-        if self.parameters.batch or self.parameters.inducing_batch:
-            return weights.to(X.dtype) @ self.mean(X)
-        w = weights.to(self.weights.dtype) @ self.weights
-        parts = in_chunks(lambda chunk: w @ self.whitened(chunk), X, len(w))
-        return torch.cat(parts).to(X.dtype)
 
     def covariance(self, X: Tensor) -> Tensor:
         """k(x, x′) − v(x)ᵀv(x′) + (L_B⁻¹v(x))ᵀ(L_B⁻¹v(x′))."""
@@ -289,10 +243,6 @@ class SparsePosterior(LinearPosterior):
         K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
         return linalg.solve_lower(self.Lu, K, overwrite=True)
 
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """μ = vᵀ L_B⁻ᵀ c."""
-        return self.means().mean_chunk(X)
-
     def predict_chunk(self, X: Tensor) -> Prediction:
         """μ = vᵀ L_B⁻ᵀ c and s² = k(x, x) − ‖v‖² + ‖L_B⁻¹ v‖²."""
         v = self.whitened(X)
@@ -301,24 +251,3 @@ class SparsePosterior(LinearPosterior):
         variance = latent_variance(self.parameters.kernel.diag(X.to(v.dtype)), explained)
         mean = (self.weights[..., None, :] @ v)[..., 0, :]
         return Prediction(mean.to(X.dtype), variance.to(X.dtype))
-
-
-@dataclass(frozen=True, eq=False)
-class SparseMeans(Means):
-    """v(x)ᵀw_i for all experts i."""
-
-    travels_as: ClassVar[Kinds] = {"Lu": "basis", "*": "means"}
-    parameters: Parameters
-    Lu: Tensor
-    weights: Tensor
-
-    @property
-    def coefficients(self) -> Tensor:
-        """The coefficients w."""
-        return self.weights
-
-    def mean_chunk(self, X: Tensor) -> Tensor:
-        """Once v(x) where the inducing inputs are shared, else for every expert."""
-        K = self.parameters.kernel(X.to(self.Lu.dtype), inducing(self.parameters)).mT
-        v = linalg.solve_lower(self.Lu, K, overwrite=True)
-        return (self.weights[..., None, :] @ v)[..., 0, :].to(X.dtype)

@@ -11,28 +11,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
 from distgp.data.shard import Shard
-from distgp.experts.base import chunk_rows
-from distgp.experts.parameters import Parameters
+from distgp.experts.base import Parameters, chunk_rows
 from distgp.likelihoods import noise_factor
 
 
 @dataclass(frozen=True, eq=False)
 class SparseSums:
-    """Sums over the rows of a shard: all that conditioning needs of them.
+    """AAᵀ (*batch, m, m), Ay (*batch, m), yᵀy, Σ k(x, x) / σ² and the number n of rows of a shard.
 
-    With A = σ⁻¹ L_u⁻¹ K_uf these are AAᵀ (*batch, m, m), Ay (*batch, m), yᵀy, the trace Σ k(x, x) / σ² and
-    the number n of rows, with weights that of all copies. Where rows have weights w, or noise variances
-    σ²v of their own, every term of a sum over rows is multiplied by w / v.
+    n is that of all copies where rows have weights w. With these, or with noise variances σ²v of rows'
+    own, every term of a sum over rows is multiplied by w / v.
     """
 
     travels_as: ClassVar[str] = "sums"
@@ -44,17 +42,14 @@ class SparseSums:
 
     def __getitem__(self, index: int | slice | Tensor) -> SparseSums:
         """The sums of these shards of a batch."""
-        return SparseSums(*(values[index] for values in self._values()))
+        return SparseSums(*(values[index] for values in vars(self).values()))
 
     def total(self) -> SparseSums:
         """The sums over all shards of a batch."""
-        return SparseSums(*(values.sum(0) for values in self._values()))
+        return SparseSums(*(values.sum(0) for values in vars(self).values()))
 
     def __add__(self, other: SparseSums) -> SparseSums:
-        return SparseSums(*map(torch.add, self._values(), other._values()))
-
-    def _values(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]
+        return SparseSums(*map(torch.add, vars(self).values(), vars(other).values()))
 
 
 def inducing_factor(parameters: Parameters) -> Tensor:
@@ -91,7 +86,7 @@ class WhitenedSums(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, Lu: Tensor, Kfu: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, Lu: Tensor, Kfu: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Solve, multiply; keep V."""
         V = linalg.solve_lower(Lu, Kfu.mT)
         VV, Vy = linalg.gram(V), (V @ y[..., None])[..., 0]
@@ -101,58 +96,53 @@ class WhitenedSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, G: Tensor, g: Tensor
+        ctx: BackwardCFunction, G: Tensor, g: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The formulas above."""
-        Lu, V, y, VV, Vy = ctx.saved_tensors
+        Lu, V, y, VV, Vy = list(ctx.saved_tensors)
         P, p = _through_solve(Lu, G, g)
         in_K = (P @ V).addcmul_(p, y[..., None, :]).mT
         in_Lu = -(P @ VV + p * Vy[..., None, :]).tril()
-        in_y = (g[..., None, :] @ V)[..., 0, :] if ctx.needs_input_grad[2] else None
-        return in_Lu.sum_to_size(Lu.shape), in_K, in_y
+        in_y = (g[..., None, :] @ V)[..., 0, :] if list(ctx.needs_input_grad)[2] else None
+        return in_Lu, in_K, in_y
 
 
-@dataclass(frozen=True, eq=False)
-class _Chunk:
-    """Rows in float64, each in units of its own noise, with their kernels; zero on padding.
-
-    k(X, Z) (*batch, n, m), k(x, x) (*batch, n), the targets, and the number of rows, with weights that
-    of all copies.
-    """
+class _Terms(NamedTuple):
+    """The terms of sums over rows: k(X, Z) (*batch, n, m), k(x, x) and y (*batch, n), and the number n."""
 
     Kfu: Tensor
     prior: Tensor
     y: Tensor
     n: Tensor
 
-    @staticmethod
-    def of(parameters: Parameters, rows: Shard) -> _Chunk:
-        """Evaluate the kernels; θ in float64."""
-        rows = rows.to(dtype=torch.float64)
-        Kfu = parameters.kernel(rows.X, inducing(parameters))
-        prior = parameters.kernel.diag(rows.X)
-        if rows.mask is not None:
-            Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
-            prior = torch.where(rows.mask, prior, 0.0)
-        y, n = rows.y, rows.sizes
-        if (factor := noise_factor(rows)) is not None:
-            root = factor.rsqrt()
-            Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
-        if rows.weight is not None:
-            n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
-        return _Chunk(Kfu, prior, y, n)
+
+def _terms(parameters: Parameters, rows: Shard) -> _Terms:
+    """Rows in float64, each in units of its own noise, with their kernels; zero on padding."""
+    rows = rows.to(dtype=torch.float64)
+    Kfu = parameters.kernel(rows.X, inducing(parameters))
+    prior = parameters.kernel.diag(rows.X)
+    if rows.mask is not None:
+        Kfu = torch.where(rows.mask[..., None], Kfu, 0.0)
+        prior = torch.where(rows.mask, prior, 0.0)
+    y, n = rows.y, rows.sizes
+    if (factor := noise_factor(rows)) is not None:
+        root = factor.rsqrt()
+        Kfu, prior, y = Kfu * root[..., None], prior * root.square(), y * root
+    if rows.weight is not None:
+        n = (rows.weight if rows.mask is None else rows.weight * rows.mask).sum(-1)
+    return _Terms(Kfu, prior, y, n)
 
 
 def chunk_sums(parameters: Parameters, Lu: Tensor, rows: Shard) -> SparseSums:
     """The sums over these rows, all at once; θ and L_u in float64."""
-    chunk, noise = _Chunk.of(parameters, rows), parameters.noise
-    VV, Vy = WhitenedSums.apply(Lu, chunk.Kfu, chunk.y)  # V = σA
+    terms, noise = _terms(parameters, rows), parameters.noise
+    VV, Vy = WhitenedSums.apply(Lu, terms.Kfu, terms.y)  # V = σA
     return SparseSums(
         AAt=VV / noise[..., None, None],
         Ay=Vy / noise.sqrt()[..., None],
-        yy=chunk.y.square().sum(-1),
-        trace=chunk.prior.sum(-1) / noise,
-        n=chunk.n,
+        yy=terms.y.square().sum(-1),
+        trace=terms.prior.sum(-1) / noise,
+        n=terms.n,
     )
 
 
@@ -172,11 +162,11 @@ def gradient_by_rows(
     def part(some: Shard) -> Tensor:
         point = x.detach().requires_grad_()
         with torch.enable_grad():
-            chunk = _Chunk.of(unpack(point), some)
-        V = linalg.solve_lower(Lu, chunk.Kfu.detach().mT)
-        in_K = (P @ V).addcmul_(p, chunk.y).mT
-        in_prior = (t / noise).expand_as(chunk.prior)
-        return _gradient([chunk.Kfu, chunk.prior], point, [in_K, in_prior])
+            terms = _terms(unpack(point), some)
+        V = linalg.solve_lower(Lu, terms.Kfu.detach().mT)
+        in_K = (P @ V).addcmul_(p, terms.y).mT
+        in_prior = (t / noise).expand_as(terms.prior)
+        return _gradient([terms.Kfu, terms.prior], point, [in_K, in_prior])
 
     size = chunk_rows(max(len(Lu), rows.d + 2), rows.X.device)
     with torch.no_grad():
@@ -219,42 +209,32 @@ def row_sums(parameters: Parameters, Lu: Tensor, rows: Shard | Iterable[Shard]) 
         batch = linalg.broadcast(Lu.shape[:-2], piece.batch)
         columns = max(Lu.shape[-1], piece.d + 2)
         size = chunk_rows(math.prod(batch) * columns, piece.X.device)
-        for part in _sums_of_parts(parameters, Lu, piece, size):
+        recomputed = torch.is_grad_enabled() and piece.n > size
+        for some in piece.chunks(size):
+            part = (
+                checkpoint(chunk_sums, parameters, Lu, some, use_reentrant=False)
+                if recomputed
+                else chunk_sums(parameters, Lu, some)
+            )
+            assert isinstance(part, SparseSums)
             total = part if total is None else total + part
     if total is None:
         raise ValueError("a shard needs at least one row, got none")
     return total
 
 
-def _sums_of_parts(
-    parameters: Parameters, Lu: Tensor, rows: Shard, size: int
-) -> Iterable[SparseSums]:
-    """The sums of at most `size` rows at a time."""
-    if not torch.is_grad_enabled():
-        return (chunk_sums(parameters, Lu, part) for part in rows.chunks(size))
-    if rows.n <= size:
-        return [chunk_sums(parameters, Lu, rows)]
-    parts = (
-        checkpoint(chunk_sums, parameters, Lu, part, use_reentrant=False)
-        for part in rows.chunks(size)
-    )
-    return cast(Iterable[SparseSums], parts)
-
-
-@dataclass(frozen=True, eq=False)
-class SparseFactors:
+class SparseFactors(NamedTuple):
     """B = I + AAᵀ = L_B L_Bᵀ and c = σ⁻¹ L_B⁻¹ Ay: shared by the bound and the prediction."""
 
-    travels_as: ClassVar[str] = "sums"
     LB: Tensor
     c: Tensor
 
-    @staticmethod
-    def of(noise: Tensor, sums: SparseSums) -> SparseFactors:
-        """Factorise the sums."""
-        LB = linalg.cholesky(linalg.add_diagonal(sums.AAt, sums.AAt.new_ones(())), "I + AAᵀ")
-        c = linalg.solve_lower(LB, sums.Ay[..., None])[..., 0] / noise.sqrt()[..., None]
-        return SparseFactors(LB, c)
+
+def factorised(noise: Tensor, sums: SparseSums) -> SparseFactors:
+    """Factorise the sums."""
+    LB = linalg.cholesky(linalg.add_diagonal(sums.AAt, sums.AAt.new_ones(())), "I + AAᵀ")
+    c = linalg.solve_lower(LB, sums.Ay[..., None])[..., 0] / noise.sqrt()[..., None]
+    return SparseFactors(LB, c)
 
 
 def negative_bound(noise: Tensor, sums: SparseSums, factors: SparseFactors | None = None) -> Tensor:
@@ -263,9 +243,9 @@ def negative_bound(noise: Tensor, sums: SparseSums, factors: SparseFactors | Non
     ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA. Where rows have noise
     variances σ²v of their own the constant ½Σ w log v is left out.
     """
-    factors = SparseFactors.of(noise, sums) if factors is None else factors
-    data = sums.yy / noise - factors.c.square().sum(-1)
-    normaliser = sums.n * (2.0 * math.pi * noise).log() + linalg.log_det(factors.LB)
+    LB, c = factors or factorised(noise, sums)
+    data = sums.yy / noise - c.square().sum(-1)
+    normaliser = sums.n * (2.0 * math.pi * noise).log() + linalg.log_det(LB)
     return 0.5 * (normaliser + data + residual_trace(sums))
 
 

@@ -269,10 +269,10 @@ class _Encoder:
             return value
         if isinstance(value, float):
             return value if np.isfinite(value) else {"float": str(value)}
-        if isinstance(value, list | tuple):
-            plain = isinstance(value, list)
-            if plain and len(value) > LONG_LIST and all(isinstance(item, float) for item in value):
-                return self._leaf(np.array(value), path)
+        plain = isinstance(value, list)
+        if plain and len(value) > LONG_LIST and all(isinstance(item, float) for item in value):
+            return self._leaf(np.array(value), path)
+        if isinstance(value, list | tuple) and type(value) not in NAME_OF:
             items = [self.encode(item, f"{path}.{i}") for i, item in enumerate(value)]
             return items if plain else {"tuple": items}
         if isinstance(value, dict):
@@ -309,8 +309,8 @@ class _Encoder:
         if isinstance(value, Posterior):
             value = value.without_rows()  # files of sparse experts hold no training data
         specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        given = {spec.name: getattr(value, spec.name) for spec in specs if spec.init}
-        fields = {key: self.encode(part, f"{path}.{key}") for key, part in given.items()}
+        names = getattr(value, "_fields", [spec.name for spec in specs if spec.init])
+        fields = {part: self.encode(getattr(value, part), f"{path}.{part}") for part in names}
         return {"class": name, "path": path, "fields": fields}
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distgp import linalg
 from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard
 
@@ -32,8 +31,8 @@ def noise_factor(rows: Shard) -> Tensor | None:
 
 def noise_of_rows(rows: Shard, noise: Tensor) -> Tensor:
     """Return the noise variance of every row, (*batch, n), given σ² (*batch,)."""
+    wide, _ = torch.broadcast_tensors(noise[..., None], rows.y)
     factor = noise_factor(rows)
-    wide = noise[..., None].expand(*linalg.broadcast(noise.shape, rows.batch), rows.n)
     return wide if factor is None else wide * factor
 
 
@@ -70,13 +69,9 @@ def standardised_noise(batch: Shard, variance: float) -> Shard:
 class Gaussian:
     """y = f + noise, as a fitted model predicts it.
 
-    Parameters
-    ----------
-    noise : Tensor
-        σ², in the units of the standardised target: the noise variance of an observation, or, where
-        rows had noise variances of their own, a factor of these.
-    row_noise : float, optional
-        Where the training rows had noise variances of their own: their mean, standardised.
+    The `noise` σ², in the units of the standardised target, is the noise variance of an observation, or
+    a factor of the training rows' own noise variances where they had some; `row_noise` is then the mean
+    of these, standardised.
     """
 
     noise: Tensor
@@ -85,8 +80,7 @@ class Gaussian:
     def latent(self, variance: Tensor, space: Space) -> Tensor:
         """Return the variance of f from that which an aggregator predicts in its space.
 
-        In observed space it is that less the noise, and at a floor wherever noise that was counted M
-        times has brought it below the noise.
+        Noise that was counted M times can bring an observed variance below the noise: hence the floor.
         """
         if space == "latent":
             return variance
@@ -107,8 +101,7 @@ class Gaussian:
     ) -> np.ndarray:
         """Return the variance of f, or of an observation, in the target's units.
 
-        `given` are the noise variances of the observations in the target's units; without them the
-        noise is that of the training rows.
+        The noise of the observations is as `given`, in these units, or that of the training rows.
         """
         if latent:
             return scaling.variance(self.latent(variance, space))

@@ -8,6 +8,7 @@ transform by quadrature.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -148,14 +149,16 @@ def _inverse(value: np.ndarray, power: float) -> np.ndarray:
     return np.where(power * value > -1.0, found, np.inf)
 
 
-TRANSFORMS = (Log.name, YeoJohnson.name)
-"""The values of `target_transform`."""
+MAKERS: dict[str, Callable[[np.ndarray], Transform]] = {
+    Log.name: lambda y: Log(),  # noqa: ARG005
+    YeoJohnson.name: YeoJohnson.of,
+}
+TRANSFORMS = tuple(MAKERS)
+"""The values of `target_transform`, beside None."""
 
 
-def transform_of(name: str | None, y: np.ndarray) -> Transform | None:
-    """Make the transform of a name, with what it learns of one target y; None for none."""
-    if name is None:
-        return None
-    made: Transform = Log() if name == Log.name else YeoJohnson.of(y)
+def transform_of(name: str, y: np.ndarray) -> Transform:
+    """Make the transform of a name, with what it learns of one target y."""
+    made = MAKERS[name](y)
     made.check(y)
     return made

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.experts.base import product_in_chunks
+from distgp.experts.base import in_chunks
 from distgp.kernels import RBF, Constant, Kernel, Periodic, Product, Scale, Stationary
 from distgp.kernels.base import TensorLike, places, replaced, vector
 from distgp.sparsegrid.grids import Box, SparseGrid
@@ -60,20 +60,9 @@ def separable(kind: type[Stationary], lengthscale: TensorLike) -> Kernel:
 
 
 def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
-    """Take a kernel of d columns apart into one kernel per column.
+    """Take a kernel apart into d kernels of one column each whose product it is.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Any kernel.
-    d : int
-        The number of input columns.
-
-    Returns
-    -------
-    tuple of Kernel, or None
-        d kernels of one column each whose product is the kernel; None where it is no such product,
-        or where its parameters differ between experts.
+    None where it is no such product, or where its parameters differ between experts.
 
     Examples
     --------
@@ -81,9 +70,7 @@ def factors(kernel: Kernel, d: int) -> tuple[Kernel, ...] | None:
     >>> factors(RBF([0.5, 2.0]), 2)
     (RBF(lengthscale=[0.5]), RBF(lengthscale=[2.0]))
     """
-    if any(kernel.batches().values()):
-        return None
-    found = _factors(kernel, d)
+    found = None if any(kernel.batches().values()) else _factors(kernel, d)
     if found is None:
         return None
     like = next(iter(kernel.parameters().values()))
@@ -180,8 +167,8 @@ class Basis(ABC):
 class TensorBasis(Basis):
     """The basis u = φ for a product kernel, which needs no further whitening.
 
-    Its `parts` are the kernel's factors, one per column, its `axes` the points of each column's axis, and
-    its `factors` the Cholesky factors L_j of their kernel matrices.
+    There is a kernel in `parts`, the points of an axis in `axes`, and the Cholesky factor L_j of their
+    kernel matrix in `factors` for each column.
     """
 
     kernel: Kernel
@@ -243,21 +230,17 @@ class PointBasis(Basis):
 
     def inner(self, W: Tensor) -> Tensor:
         """Compute WᵀKW with the nugget that all grids have, so that they stay projections of one f."""
-        KW = product_in_chunks(self.kernel, self.points, self.points, W)
-        return W.mT @ (KW + self.nugget * W)
+        parts = in_chunks(lambda X: self.at(X).mT @ W, self.points, len(self.points))
+        return W.mT @ (torch.cat(parts) + self.nugget * W)
 
 
 def basis_of(kernel: Kernel, grid: SparseGrid, box: Box, dense: bool = False) -> Basis:
-    """Build the basis of a sparse grid in a box.
+    """Build the basis of a sparse grid in a box, in float64 and on the box's device.
 
     Parameters
     ----------
-    kernel : Kernel
-        The kernel, whose numbers are taken in float64 and to the box's device.
-    grid : SparseGrid
-        The sparse grid.
-    box : Box
-        Where it lies.
+    kernel, grid, box : Kernel, SparseGrid, Box
+        The kernel, the sparse grid, and where it lies.
     dense : bool, default=False
         Whether to treat a product kernel like any other.
 
@@ -283,17 +266,13 @@ def _axis_factor(kernel: Kernel, points: Tensor) -> Tensor:
 
 def _point_basis(kernel: Kernel, grid: SparseGrid, points: Tensor) -> PointBasis:
     """Factorise every grid's matrix; where one is singular to rounding, with one nugget for all."""
-    own = [linalg.clear_cholesky(kernel(points[which])) for which in grid.members]
-    found = tuple(L for L in own if L is not None)
-    if len(found) == len(own):
-        return PointBasis(kernel, grid, points, found, points.new_zeros(()))
-    roundings = [linalg.rounding_of(kernel(points[which])) for which in grid.members]
-    nugget = torch.stack(roundings).max()
-    found = tuple(
-        linalg.cholesky(linalg.add_diagonal(kernel(points[which]), nugget), "K_uu of a grid")
-        for which in grid.members
-    )
-    return PointBasis(kernel, grid, points, found, nugget)
+    grids = [points[which] for which in grid.members]
+    found, nugget = [linalg.clear_cholesky(kernel(own)) for own in grids], points.new_zeros(())
+    if any(L is None for L in found):
+        nugget = torch.stack([linalg.rounding_of(kernel(own)) for own in grids]).max()
+        lifted = (linalg.add_diagonal(kernel(own), nugget) for own in grids)
+        found = [linalg.cholesky(K, "K_uu of a grid") for K in lifted]
+    return PointBasis(kernel, grid, points, tuple(L for L in found if L is not None), nugget)
 
 
 def _scattered(grid: SparseGrid, values: list[Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import comb
+from math import comb, prod
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -58,7 +58,7 @@ def _by_total(
 
 
 class Fitting(TypedDict, total=False):
-    """The number of targets, the inducing inputs and rows that training sees, and the device."""
+    """The number of targets, the inducing inputs and rows of training, and the device."""
 
     targets: int
     training: tuple[int, int]
@@ -157,8 +157,7 @@ class Cost:
         if self.grids > LISTED:
             raise ValueError(f"{self.grids:,} grids are too many to list")
         levels = index_set(self.level, self.d)
-        sizes = (2**levels + (1 if self.boundary else -1)).prod(-1)
-        return dict(zip(map(tuple, levels.tolist()), sizes.tolist(), strict=True))
+        return {tuple(l): prod(axis_size(k, self.boundary) for k in l) for l in levels.tolist()}
 
     def refuse_above(self, limit: int) -> None:
         """Raise a MemoryError where this would not fit into so many bytes."""

@@ -65,10 +65,8 @@ def index_set(level: int, d: int) -> Tensor:
 
     Parameters
     ----------
-    level : int
-        The level η of the sparse grid.
-    d : int
-        The number of columns.
+    level, d : int
+        The level η of the sparse grid, and the number of columns.
 
     Returns
     -------
@@ -105,11 +103,8 @@ def combination_coefficients(levels: Tensor, level: int) -> Tensor:
     -------
     Tensor of shape (b,)
     """
-    d = levels.shape[-1]
-    values = [
-        (-1.0) ** (level + d - 1 - total) * math.comb(d - 1, total - level)
-        for total in levels.sum(-1).tolist()
-    ]
+    top, above = levels.shape[-1] - 1, (levels.sum(-1) - level).tolist()
+    values = [(-1.0) ** (top - more) * math.comb(top, more) for more in above]
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -232,10 +227,8 @@ def grid(levels: Sequence[int], box: Box, boundary: bool = False) -> Tensor:
 
     Parameters
     ----------
-    levels : sequence of int
-        The level l_j of each column.
-    box : Box
-        Where the grid lies.
+    levels, box : sequence of int, Box
+        The level l_j of each column, and where the grid lies.
     boundary : bool, default=False
         Whether it has points on the faces of the box.
 

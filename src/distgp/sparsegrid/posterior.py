@@ -23,7 +23,7 @@ from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
 from distgp.experts import Parameters, SparseSums
 from distgp.experts.base import chunk_rows, in_chunks
-from distgp.experts.sums import SparseFactors, negative_bound
+from distgp.experts.sums import factorised, negative_bound
 from distgp.sparsegrid.basis import Basis, basis_of
 from distgp.sparsegrid.grids import Box, Combination, SparseGrid
 
@@ -89,7 +89,7 @@ class GridPosterior:
             parameters = parameters.to(dtype=torch.float64)
             noise = parameters.noise
             sums = grid_sums(shards, basis, noise)
-            found = [SparseFactors.of(noise, own) for own in sums]
+            found = [factorised(noise, own) for own in sums]
             bounds = [-negative_bound(noise, *pair) for pair in zip(sums, found, strict=True)]
             weights = [linalg.solve_upper(own.LB, own.c[:, None])[:, 0] for own in found]
             W, c, equations = basis.coefficients(weights), basis.grid.coefficients, None
@@ -203,11 +203,7 @@ def condition(
     combination: Combination,
     boundary: bool = False,
 ) -> GridPosterior:
-    """Condition the grids of a sparse grid on all rows, and combine them.
-
-    The box is in the units and on the device of the rows. The `combination` "full" takes the sparse grid
-    itself as one single grid.
-    """
+    """Condition the grids of a sparse grid, or with "full" itself, on all rows, and combine them."""
     grid = SparseGrid.of(level, box.d, boundary).to(box.lower.device)
     basis = basis_of(parameters.kernel, grid.whole() if combination == "full" else grid, box)
     return GridPosterior.of(parameters, basis, shards, combination)
@@ -220,10 +216,7 @@ def choose_level(
     highest: int,
     boundary: bool = False,
 ) -> int:
-    """Find the level after which the bound of the sparse grid gains less than 0.001 nats per row.
-
-    The bound is that of the sparse grid itself, as one inducing set.
-    """
+    """Find the level after which the bound of the whole sparse grid gains less than 0.001 nats per row."""
     best = -float("inf")
     for level in range(1, highest + 1):
         posterior = condition(parameters, shards, box, level, "full", boundary)
@@ -236,15 +229,12 @@ def choose_level(
 
 @dataclass(frozen=True, eq=False)
 class SparseGridModel:
-    """The model of one target, which predicts in the target's units; its box is in standardised ones.
-
-    Its `training` tells how the hyperparameters were learnt, and is None where they were given.
-    """
+    """The model of one target, which predicts in the target's units; its box is in standardised ones."""
 
     scaling: Scaling
     box: Box
     posterior: GridPosterior
-    training: Any  # sparse grids know nothing of training, and only hand its result on
+    training: Any  # sparse grids know nothing of training, and only hand its result on, if any
 
     @property
     def parameters(self) -> Parameters:

@@ -189,8 +189,17 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             Grids, points, memory and work; with level="auto" those of the highest level that may be
             chosen.
         """
-        self._check_for(d)
-        rows = self._training_rows()
+        for name, check in RESOLVERS.items():
+            check(name, getattr(self, name))
+        levels, rows = _named_grid(self.training, d), self._training_rows()
+        if not is_auto(self.box):
+            Box.of(self.box, d)
+        if levels is not None:
+            inducing = math.prod(axis_size(level, self.boundary) for level in levels)
+        elif self.training is not None:
+            inducing = number_of_points(self._union_level(d), d, self.boundary)
+        else:
+            inducing = 0
         return Cost.of(
             n,
             d,
@@ -199,7 +208,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             boundary=self.boundary,
             kronecker=factors(self._start(d).parameters.kernel, d) is not None,
             targets=targets,
-            training=(self._inducing_count(d), n if rows is None else min(n, rows)),
+            training=(inducing, n if rows is None else min(n, rows)),
             device=self._like().device,
         )
 
@@ -234,39 +243,27 @@ class SparseGridGP(RegressorMixin, ModelMixin):
     def _fit(self, X: ArrayLike, y: ArrayLike) -> SparseGridGP:
         inputs, columns = self._validated(X, y, reset=True)
         targets = columns[:, None] if columns.ndim == 1 else columns
-        cost = self.describe(
-            len(inputs), inputs.shape[1], targets.shape[1]
-        )  # checks all parameters
+        n, d = inputs.shape
+        cost = self.describe(n, d, targets.shape[1])  # checks all parameters
         if self.normalize or self.training is not None:
             check_varies(targets)
-        cost.refuse_above(self._memory_allowed())
+        given, like = self.max_memory, self._like()
+        in_bytes = memory_limit(like.device) if given is None else min(float(given), 1e9) * 2**30
+        cost.refuse_above(int(in_bytes))
         seed, engine = a_seed("random_state", self.random_state), opened(self.engine)
         scalings = [Scaling.of(inputs, column, self.normalize) for column in targets.T]
-        box = self._standardised_box(inputs, scalings[0])
-        shards = self._placed(engine, inputs, targets, scalings)
+        box = Box.around(inputs) if is_auto(self.box) else Box.of(self.box, d)
+        box = Box(*scalings[0].inputs(torch.stack([box.lower, box.upper]).numpy(), like))
+        shards = _placed(engine, inputs, targets, scalings, like)
         models = tuple(
             self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
             for column, scaling in enumerate(scalings)
         )
-        schema = Schema(inputs.shape[1], self._names())
-        self.model_ = Model(models, columns.ndim == 1, schema, seed)
+        self.model_ = Model(models, columns.ndim == 1, Schema(d, self._names()), seed)
         self.n_floored_ = 0 if self.model_.one_target else [0] * len(models)
         self.engine_ = engine
         engine.users.add(self)
         return self
-
-    def _placed(
-        self, engine: Engine, X: np.ndarray, targets: np.ndarray, scalings: list[Scaling]
-    ) -> Placement[Shard]:
-        """The standardised rows with all targets, divided evenly over the engine's workers."""
-        like = self._like()
-        inputs = scalings[0].inputs(X, like)
-        columns = zip(scalings, targets.T, strict=True)
-        scaled = torch.stack([scaling.targets(column, X, like) for scaling, column in columns], -1)
-        rows = torch.arange(len(X), device=like.device)
-        data = Shard(inputs, scaled, rows)
-        parts = even_parts(len(X), engine.workers)
-        return place(engine, [data.take(slice(part.start, part.stop)) for part in parts])
 
     def _fit_target(
         self, shards: Placement[Shard], scaling: Scaling, box: Box, seed: int
@@ -284,7 +281,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         self, shards: Placement[Shard], start: Initial, box: Box, seed: int
     ) -> TrainingResult:
         """Learn θ by the sparse bound of the union of the grids, or of one of them."""
-        levels = self._named_grid(box.d)
+        levels = _named_grid(self.training, box.d)
         if levels is None:
             Z = sparse_grid(self._union_level(box.d), box, self.boundary)
         else:
@@ -306,11 +303,10 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         """The level given, or by the bound on the rows that training looks at."""
         if not is_auto(self.level):
             return int(self.level)
-        highest, rows = self._highest_level(box.d), self._training_rows()
         n = int(sample.sizes(shards).sum())
-        share = 1.0 if rows is None or rows >= n else rows / n
+        share = min(1.0, (self._training_rows() or n) / n)
         looked_at = sample.sampled(shards, share, seed)
-        return choose_level(theta, looked_at, box, highest, self.boundary)
+        return choose_level(theta, looked_at, box, self._highest_level(box.d), self.boundary)
 
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, latent: bool = False
@@ -371,10 +367,6 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             What was observed there.
         **options
             Options of `predict`.
-
-        Returns
-        -------
-        float
         """
         mean, std = self.predict(X, return_std=True, **options)
         targets = observed_targets(y, mean.shape)
@@ -405,16 +397,6 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         """Each grid's lower bound of the log likelihood (of the standardised target), (b,)."""
         return self._of_each(lambda model: model.posterior.bounds.cpu().numpy())
 
-    # What the parameters stand for.
-
-    def _check_for(self, d: int) -> None:
-        """Refuse parameters that cannot be meant, or not with d columns, before any work is done."""
-        for name, check in RESOLVERS.items():
-            check(name, getattr(self, name))
-        self._named_grid(d)
-        if not is_auto(self.box):
-            Box.of(self.box, d)
-
     def _like(self) -> Tensor:
         """A tensor on the device; sparse grids compute in float64."""
         return tensor_like(self.device, torch.float64)
@@ -429,58 +411,19 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         start = Parameters.of(made, float(self.noise)).to(like.device, like.dtype)
         return Initial(start, named=True, signals=("kernel.variance",))
 
-    def _memory_allowed(self) -> int:
-        """Bytes that fitting may take."""
-        limit = self.max_memory
-        return (
-            memory_limit(self._like().device)
-            if limit is None
-            else int(min(float(limit), 1e9) * 2**30)
-        )
-
     def _training_rows(self) -> int | None:
         """The number of rows that training looks at; None for all."""
         rows = self.training_rows
         return SparseExpert.training_rows if is_auto(rows) else None if rows is None else int(rows)
 
-    def _standardised_box(self, X: np.ndarray, scaling: Scaling) -> Box:
-        """The box of the grids, in standardised units."""
-        box = Box.around(X) if is_auto(self.box) else Box.of(self.box, X.shape[1])
-        corners = scaling.inputs(torch.stack([box.lower, box.upper]).numpy(), self._like())
-        return Box(corners[0], corners[1])
-
     def _highest_level(self, d: int) -> int:
         """The level given, or the highest that "auto" may choose."""
-        if is_auto(self.level):
-            return highest_level(LARGEST_UNION, d, self.boundary)
-        return int(self.level)
+        most = LARGEST_UNION
+        return highest_level(most, d, self.boundary) if is_auto(self.level) else int(self.level)
 
     def _union_level(self, d: int) -> int:
         """The level of the sparse grid that hyperparameters are trained on."""
-        highest = highest_level(TRAINING_UNION, d, self.boundary)
-        return highest if is_auto(self.level) else min(highest, int(self.level))
-
-    def _inducing_count(self, d: int) -> int:
-        """The number of inducing inputs that training uses."""
-        levels = self._named_grid(d)
-        if levels is not None:
-            return math.prod(axis_size(level, self.boundary) for level in levels)
-        return (
-            0 if self.training is None else number_of_points(self._union_level(d), d, self.boundary)
-        )
-
-    def _named_grid(self, d: int) -> list[int] | None:
-        """The levels of the grid that training uses; None where it uses the union of all, or none."""
-        levels = self.training
-        if levels is None or (isinstance(levels, str) and levels == "union"):
-            return None
-        fine = isinstance(levels, list | tuple | np.ndarray) and len(levels) == d
-        if not fine or not all(is_integer(l) and l >= 1 for l in levels):
-            raise ValueError(
-                f"training must be 'union', None, or the {d} levels of one grid such as "
-                f"{(2,) * d}, got {levels!r}"
-            )
-        return [int(level) for level in levels]
+        return min(highest_level(TRAINING_UNION, d, self.boundary), self._highest_level(d))
 
     def _plain_parameters(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"device": str(self.device)}
@@ -491,6 +434,30 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         if is_integer(self.level):
             plain["level"] = int(self.level)
         return plain
+
+
+def _placed(
+    engine: Engine, X: np.ndarray, targets: np.ndarray, scalings: list[Scaling], like: Tensor
+) -> Placement[Shard]:
+    """The standardised rows with all targets, divided evenly over the engine's workers."""
+    columns = zip(scalings, targets.T, strict=True)
+    scaled = torch.stack([scaling.targets(column, X, like) for scaling, column in columns], -1)
+    data = Shard(scalings[0].inputs(X, like), scaled, torch.arange(len(X), device=like.device))
+    parts = even_parts(len(X), engine.workers)
+    return place(engine, [data.take(slice(part.start, part.stop)) for part in parts])
+
+
+def _named_grid(training: str | Sequence[int] | None, d: int) -> list[int] | None:
+    """The levels of the grid that training uses; None where it uses the union of all, or none."""
+    if training is None or (isinstance(training, str) and training == "union"):
+        return None
+    fine = isinstance(training, list | tuple | np.ndarray) and len(training) == d
+    if not fine or not all(is_integer(level) and level >= 1 for level in training):
+        raise ValueError(
+            f"training must be 'union', None, or the {d} levels of one grid such as "
+            f"{(2,) * d}, got {training!r}"
+        )
+    return [int(level) for level in training]
 
 
 RESOLVERS: dict[str, Resolver] = {

@@ -26,48 +26,14 @@ from distgp.aggregation.optimal import Opt, OptLocal, OptPrinted, TwoLevel, Weig
 from distgp.aggregation.variance import CentralWarning
 
 for kind in (
-    PoE,
-    GPoE,
-    SoftmaxPoE,
-    BCM,
-    RBCM,
-    GRBCM,
-    MinVariance,
-    Barycentre,
-    NPAE,
-    Opt,
-    OptPrinted,
-    OptLocal,
-    TwoLevel,
-    Pooled,
-    Nearest,
-):
+    PoE, GPoE, SoftmaxPoE, BCM, RBCM, GRBCM, MinVariance, Barycentre, NPAE,
+    Opt, OptPrinted, OptLocal, TwoLevel, Pooled, Nearest,
+):  # fmt: skip
     register(kind)
 
 __all__ = [
-    "AGGREGATORS",
-    "BCM",
-    "GRBCM",
-    "NPAE",
-    "RBCM",
-    "AggregationError",
-    "Aggregator",
-    "Barycentre",
-    "CentralWarning",
-    "Combined",
-    "Ensemble",
-    "GPoE",
-    "MarginalAggregator",
-    "MinVariance",
-    "Nearest",
-    "Opt",
-    "OptLocal",
-    "OptPrinted",
-    "PoE",
-    "Pooled",
-    "SoftmaxPoE",
-    "TwoLevel",
-    "WeightsWarning",
-    "default_aggregator",
-    "register",
-]
+    "AGGREGATORS", "BCM", "GRBCM", "NPAE", "RBCM", "AggregationError", "Aggregator", "Barycentre",
+    "CentralWarning", "Combined", "Ensemble", "GPoE", "MarginalAggregator", "MinVariance", "Nearest", "Opt",
+    "OptLocal", "OptPrinted", "PoE", "Pooled", "SoftmaxPoE", "TwoLevel", "WeightsWarning",
+    "default_aggregator", "register",
+]  # fmt: skip

@@ -1,8 +1,4 @@
-"""The experts, the method that combines them with its options, and the posterior it makes.
-
-Aggregators reach the experts through their placement, by functions of one worker's experts with small
-results. So the same aggregators serve experts in this process and on a cluster.
-"""
+"""The experts, the method that combines them with its options, and the posterior it makes."""
 
 from __future__ import annotations
 
@@ -40,6 +36,7 @@ class Ensemble:
 
     Each item of the placement is a posterior with one batch dimension, a worker's own experts, of which
     there are as many as `counts` says. θ has a batch dimension of M wherever the experts differ.
+    Aggregators reach experts on any engine through the placement, by functions with small results.
     """
 
     placement: Placement[Posterior]
@@ -124,8 +121,10 @@ class Ensemble:
     @property
     def here(self) -> tuple[Posterior, ...]:
         """The experts in this process, whose answers may leave: they can be asked directly."""
-        local = isinstance(self.placement, LocalPlacement) and self.placement.may_leave is None
-        return self.placement.items if local else ()
+        placed = self.placement
+        if isinstance(placed, LocalPlacement) and placed.may_leave is None:
+            return placed.items
+        return ()
 
     @property
     def size(self) -> int:
@@ -184,6 +183,12 @@ def _one_batch(ensemble: Ensemble) -> Ensemble:
 
 def _without_rows(posterior: Posterior) -> Posterior:
     return posterior.without_rows()
+
+
+@travels("predictions", X="points")
+def predictions(posterior: Posterior, X: Tensor) -> Prediction:
+    """Means and variances of a worker's experts at X."""
+    return posterior.predict(X)
 
 
 @travels("counts")
@@ -252,11 +257,7 @@ POSTERIORS: dict[str, type] = {}
 
 
 def register(kind: type[Aggregator], posterior: type[Combined] | None = None) -> type[Aggregator]:
-    """Make an aggregator known by its name, to estimators and to model files.
-
-    `kind` is a frozen dataclass derived from `Aggregator`, whose options all have defaults; `posterior` one
-    derived from `Combined`, where its posteriors have a class of their own. Returns `kind`.
-    """
+    """Make a frozen dataclass derived from `Aggregator`, with its posteriors' own class, known by name."""
     AGGREGATORS[kind.name] = kind
     if posterior is not None:
         POSTERIORS[kind.name] = posterior
@@ -327,10 +328,7 @@ class Combined(ABC):
         return Prediction(out.mean, variance(out.variance, self.space))
 
     def covariance(self, ensemble: Ensemble, X: Tensor) -> Tensor:
-        """The covariance of f between all rows of X; its diagonal is the variance of `predict`.
-
-        Most aggregators predict each point by itself, and raise an AggregationError.
-        """
+        """The covariance of f between all rows of X, or an AggregationError where there is none."""
         with torch.no_grad():
             between = self.between(ensemble, X)
         if between is None:

@@ -154,8 +154,7 @@ def shared_equations(ensemble: Ensemble) -> NormalEquations:
 def projected_equations(ensemble: Ensemble, basis: Basis) -> NormalEquations:
     """The normal equations of the means' projections on central functions: no n² kernel values.
 
-    With μ_i(x) = Σ_p k(x, p)c_p the projection in the RKHS is v_c(x)ᵀw_i with w_i = Σ_p v_c(p)c_p; for
-    these functions the equations are those of sparse experts that share the central inputs.
+    With μ_i(x) = Σ_p k(x, p)c_p the projection in the RKHS is v_c(x)ᵀw_i with w_i = Σ_p v_c(p)c_p.
     """
     return _equations_on_basis(ensemble, ensemble.placement.map(_projections_and_sums, basis))
 

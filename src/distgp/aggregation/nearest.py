@@ -162,10 +162,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class AtHome:
-    """Points in their home cell with the nearest rows found there, kept between two questions.
-
-    Where the points are rows of the cell itself, `own` says which.
-    """
+    """Points in their home cell with the nearest rows found there; `own` are rows of the cell itself."""
 
     cell: OrderedRows
     points: Points

@@ -113,10 +113,7 @@ def moments(ensemble: Ensemble, X: Tensor) -> Moments:
 
 
 def moment_entries(ensemble: Ensemble) -> int:
-    """Entries per test point that moments need: a_i and K_A.
-
-    An eighth of them: larger chunks save more in kernel blocks than they cost in memory.
-    """
+    """An eighth of the entries of a_i and K_A per test point: larger chunks save kernel blocks."""
     return max(1, (sum(ensemble.placement.map(_entries)) + ensemble.size**2) // 8)
 
 
@@ -160,11 +157,7 @@ def _projections(posterior: Posterior, X: Tensor, *parts: Tensor) -> Projections
 
 
 def _cross_covariances(kernel: Kernel, P: Tensor, a: Tensor) -> Tensor:
-    """a_iᵀ k(P_i, P_j) a_j for all i < j and its mirror image, (N, M, M): all in matrix products.
-
-    Expert j meets all experts before it at once: one kernel block and one product with a_j, in
-    blocks of rows.
-    """
+    """a_iᵀ k(P_i, P_j) a_j for all i ≠ j, (N, M, M): expert j meets all experts before it at once."""
     M, p, N = a.shape
     out = a.new_zeros(N, M, M)
     flat_P, flat_a = P.reshape(M * p, -1), a.reshape(M * p, N)
@@ -249,10 +242,7 @@ class AugmentedCombined(Combined):
 
 
 def augmented_experts(ensemble: Ensemble) -> Placement[AugmentedExperts]:
-    """The augmented experts of grBCM, each conditioned where its shard lives.
-
-    Only the communication shard travels, or its sums where the experts share θ and Z.
-    """
+    """The augmented experts of grBCM, each where its shard lives; only the communication shard travels."""
     if ensemble.size == 1:
         return ensemble.placement.derive(_alone)
     message = ensemble.placement.on_first(_communication, ensemble.shares_inducing)

@@ -22,6 +22,7 @@ from distgp.aggregation.base import (
     check_choice,
     check_not_negative,
     joined,
+    predictions,
 )
 from distgp.aggregation.variance import (
     Basis,
@@ -35,7 +36,6 @@ from distgp.aggregation.variance import (
     VarianceRule,
     Weighted,
     WeightedCombined,
-    predictions,
 )
 from distgp.engines import travels
 from distgp.experts import Posterior, Prediction

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp._util.warn import warn_user
-from distgp.aggregation.base import WIDE, Combined, Ensemble, joined
+from distgp.aggregation.base import WIDE, Combined, Ensemble, joined, predictions
 from distgp.aggregation.nested import moment_entries, moments
 from distgp.data.shard import Shard
 from distgp.engines import travels
@@ -153,12 +153,6 @@ class WeightedCombined(Combined):
         return self.rule.between(X)
 
 
-@travels("predictions", X="points")
-def predictions(posterior: Posterior, X: Tensor) -> Prediction:
-    """Means and variances of a worker's experts at X."""
-    return posterior.predict(X)
-
-
 @travels("predictions", X="points", weights="weights")
 def _weighted_mean(posterior: LinearPosterior, X: Tensor, weights: Tensor) -> Tensor:
     return posterior.weighted_mean(X, weights)
@@ -179,10 +173,7 @@ class Weighted(VarianceRule):
 
 @dataclass(frozen=True, eq=False)
 class Printed(VarianceRule):
-    """Σβ_i² K K̃_i⁻¹ K (exact) or Σβ_i² K M_i⁻¹ K (sparse): algorithms 4 and 6 to the letter.
-
-    Both go to 0 far from the data, where the variance should be the prior's. For comparison only.
-    """
+    """Σβ_i² K K̃_i⁻¹ K (exact) or Σβ_i² K M_i⁻¹ K (sparse): algorithms 4 and 6, for comparison only."""
 
     weights: Tensor
 

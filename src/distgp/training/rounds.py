@@ -16,7 +16,7 @@ from distgp.data import sample
 from distgp.data.sample import placed
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
-from distgp.engines.traffic import measured
+from distgp.engines.base import measured
 from distgp.experts import Expert, Parameters
 from distgp.training.base import (
     Algorithm,

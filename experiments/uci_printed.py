@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.aggregation import Ensemble
-from distgp.aggregation.variance import Printed
+from distgp.aggregation.variance import printed_terms
 from distgp.experts import Posterior, Prediction
 from experiments.report import average, distinct, select, table
 from experiments.study import Row
@@ -69,8 +69,8 @@ def printed_predictions(
         A prediction per jitter.
     """
     with torch.no_grad():
-        F = torch.cat(ensemble.map(_means, ensemble.central(ensemble.size, seed).X))
-        parts = ensemble.map(Printed.on_worker, X)
+        F = torch.cat(ensemble.placement.map(_means, ensemble.central(ensemble.size, seed).X))
+        parts = ensemble.placement.map(printed_terms, X)
         means = torch.cat([part.mean for part in parts])
         terms = torch.cat([part.variance for part in parts])
         weights = {jitter: printed_weights(F, jitter) for jitter in jitters}

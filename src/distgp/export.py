@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from distgp import linalg
-from distgp.aggregation.pooled import PooledCombined
+from distgp.aggregation.gram import PooledCombined
 from distgp.experts.base import latent_variance
 from distgp.experts.sparse import SparsePosterior, inducing
 from distgp.kernels import Kernel, Stationary

@@ -6,7 +6,7 @@ from ensembles import build, full_gp, posterior, regrouped
 from helpers import close, inputs
 
 from distgp.aggregation import GRBCM
-from distgp.aggregation.marginals import augmented_experts
+from distgp.aggregation.nested import augmented_experts
 from distgp.engines import LocalPlacement
 
 X = inputs(15, 2, 3)

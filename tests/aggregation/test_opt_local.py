@@ -6,7 +6,7 @@ from ensembles import KINDS, build, posterior
 from helpers import FLOAT, inputs
 
 from distgp.aggregation import OptLocal, PoE
-from distgp.aggregation.opt_local import constrained, precision_shares
+from distgp.aggregation.optimal import constrained, precision_shares
 
 X = inputs(25, 2, seed=9)
 

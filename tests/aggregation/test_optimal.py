@@ -19,7 +19,8 @@ from distgp.aggregation import (
     WeightsWarning,
     optimal,
 )
-from distgp.aggregation.gram import Basis, projected_equations
+from distgp.aggregation.gram import projected_equations
+from distgp.aggregation.variance import Basis
 from distgp.data import RandomPartition, Shard, split
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import RBF, Scale

@@ -7,7 +7,7 @@ from ensembles import COMMON, build, posterior, shards_of
 from helpers import FLOAT, close, inputs
 
 from distgp import metrics
-from distgp.aggregation import CentralWarning, Ensemble, Opt, OptPrinted, TwoLevel, gram
+from distgp.aggregation import CentralWarning, Ensemble, Opt, OptPrinted, TwoLevel, variance
 from distgp.aggregation.nested import moments
 from distgp.data import RandomPartition, Shard, split
 from distgp.experts import ExactExpert, Parameters, SparseExpert, inducing
@@ -55,7 +55,7 @@ def test_covariances_through_all_rows_are_exact_where_the_cut_does_not_decide(mo
     through, central = Opt(ridge=10.0, n_central=data.n), Opt(variance="central", n_central=30)
     whole = variance_of(central, ensemble)
     close(variance_of(through, ensemble), exact, rtol=1e-5, atol=1e-7)
-    monkeypatch.setattr(gram, "EXPERTS_AT_ONCE", 2)  # in pieces: the same
+    monkeypatch.setattr(variance, "EXPERTS_AT_ONCE", 2)  # in pieces: the same
     close(variance_of(through, ensemble), exact, rtol=1e-5, atol=1e-7)
     close(variance_of(central, ensemble), whole)
 

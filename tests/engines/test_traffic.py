@@ -25,7 +25,7 @@ from distgp.engines import (
     register,
     travels,
 )
-from distgp.engines.traffic import Traffic, measured
+from distgp.engines.base import Traffic, measured
 from distgp.experts import ExactExpert, Parameters
 from distgp.training import NearestRows, train
 

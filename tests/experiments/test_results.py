@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distgp.aggregation import OptLocal
-from distgp.aggregation.opt_local import ROWS_PER_EXPERT
+from distgp.aggregation.optimal import ROWS_PER_EXPERT
 from experiments import STUDIES, rewrite_page
 from experiments.report import average, distinct, select, spread
 from experiments.runner import read_rows, write_rows

@@ -21,7 +21,7 @@ ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'distgp[ra
 from on_workers import Once, dies, plus
 from ray.exceptions import RayError
 
-from distgp.engines import EngineError, EngineWarning, ray_start
+from distgp.engines import EngineError, EngineWarning, ray_pool
 from distgp.engines.ray import RayEngine
 
 
@@ -103,12 +103,12 @@ def test_addresses_where_no_cluster_is(monkeypatch):
         "ray://127.0.0.1:1": silent,
     }.items():
         with pytest.raises(ConnectionError, match=said):
-            ray_start.check_reachable(wrong)
+            ray_pool.check_reachable(wrong)
     assert time.monotonic() - begin < 10
     with socket.create_server(("127.0.0.1", 0)) as other:  # accepts, and never says a word
-        monkeypatch.setattr(ray_start, "ANSWER_LIMIT", 3.0)
+        monkeypatch.setattr(ray_pool, "ANSWER_LIMIT", 3.0)
         with pytest.raises(ConnectionError, match="something answers there, but not as Ray"):
-            ray_start.check_reachable(f"127.0.0.1:{other.getsockname()[1]}")
+            ray_pool.check_reachable(f"127.0.0.1:{other.getsockname()[1]}")
     TALLY["Ray faults", "held: a clear error"] += 5
 
 

@@ -1,4 +1,4 @@
-"""The sums behind optimal weights: inner products of the experts' means over all rows.
+"""Sums over all rows: those behind optimal weights, and those that make the pooled posterior.
 
 With ⟨g, h⟩ = g(X)ᵀh(X) + σ²⟨g, h⟩_H, the full GP's mean f* minimises R(g) = ‖y − g(X)‖² + σ²‖g‖²_H
 and R(g) = R(f*) + ‖g − f*‖². So the best combination of functions f_i solves Gβ = b with
@@ -8,94 +8,27 @@ have weights, or noise of their own, each row is divided by the root of its nois
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import reduce
+from operator import add
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.ensemble import WIDE, Ensemble
-from distgp.data.shard import Shard
+from distgp.aggregation.base import WIDE, Aggregator, Combined, Ensemble, refusal
+from distgp.aggregation.variance import Basis
 from distgp.engines import travels
-from distgp.experts import LinearPosterior, Parameters, SparsePosterior, SparseSums
-from distgp.experts.base import chunk_rows, latent_variance
+from distgp.experts import LinearPosterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts.base import Means, chunk_rows
 from distgp.experts.linear import Means
-from distgp.experts.sums import inducing_factor, row_sums
+from distgp.experts.sums import row_sums
 from distgp.likelihoods.gaussian import in_noise_units
 
-EXPERTS_AT_ONCE = 32
-"""Experts whose sums on the central inputs are held at a time."""
 
-
-@dataclass(frozen=True, eq=False)
-class Basis:
-    """The whitened kernel functions v_c(x) = L_c⁻¹k(X_c, x) of the central inputs X_c.
-
-    θ is in float64, with X_c as its inducing inputs; L_c (m_c, m_c) is the factor of k(X_c, X_c).
-    """
-
-    travels_as: ClassVar[str] = "basis"
-    parameters: Parameters
-    L: Tensor
-
-    @staticmethod
-    def of(parameters: Parameters, inputs: Tensor) -> Basis:
-        """Factorise k(X_c, X_c) in float64."""
-        wide = Parameters(parameters.kernel, parameters.noise, inputs).to(dtype=WIDE)
-        return Basis(wide, inducing_factor(wide))
-
-    @staticmethod
-    def of_shared(ensemble: Ensemble) -> Basis:
-        """The basis of the inducing inputs that sparse experts share, from θ alone."""
-        assert ensemble.parameters.inducing is not None
-        return Basis.of(ensemble.parameters, ensemble.parameters.inducing)
-
-    @property
-    def size(self) -> int:
-        """The number m_c of central inputs."""
-        return self.L.shape[-1]
-
-    @property
-    def inputs(self) -> Tensor:
-        """The central inputs X_c, (m_c, d)."""
-        assert self.parameters.inducing is not None
-        return self.parameters.inducing
-
-    def at(self, X: Tensor) -> Tensor:
-        """v_c at the rows of X, (m_c, N)."""
-        return linalg.solve_lower(self.L, self.parameters.kernel(X.to(WIDE), self.inputs).mT)
-
-    def prior(self, X: Tensor) -> Tensor:
-        """k(x, x) in the dtype of X."""
-        return self.parameters.kernel.diag(X.to(WIDE)).to(X.dtype)
-
-
-def central_variance(LB: Tensor, v: Tensor, prior: Tensor) -> Tensor:
-    """s_c² = k − ‖v_c‖² + ‖L_B⁻¹v_c‖²: the sparse variance on the central inputs, given all rows."""
-    explained = v.square().sum(0) - linalg.solve_lower(LB, v).square_().sum(0)
-    return latent_variance(prior, explained.to(prior.dtype))
-
-
-def factor_of_B(AA: Tensor) -> Tensor:
-    """L_B of B = I + AAᵀ."""
-    return linalg.cholesky(linalg.add_diagonal(AA, AA.new_ones(())), "I + AAᵀ")
-
-
-def sums_by_expert(rows: Shard, basis: Basis) -> Iterator[tuple[slice, SparseSums]]:
-    """Yield the sums over each shard's rows on the central inputs, some experts at a time."""
-    for some in _slices(rows.count, EXPERTS_AT_ONCE):
-        yield some, row_sums(basis.parameters, basis.L, rows[some])
-
-
-def sum_of(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of equal-shaped tensors."""
-    return torch.stack(list(tensors)).sum(0)
-
-
-@dataclass(frozen=True, eq=False)
-class NormalEquations:
+class NormalEquations(NamedTuple):
     """The system Gβ = b of optimal weights, G (M, M) and b (M,), in float64."""
 
     G: Tensor
@@ -123,7 +56,7 @@ def trial_equations(ensemble: Ensemble, basis: Basis | None = None) -> NormalEqu
     """
     means, M = means_of(ensemble), ensemble.size
     grams, rights, inner = zip(*ensemble.placement.map(_trial_sums, means, basis), strict=True)
-    G, b = sum_of(grams), sum_of(rights)
+    G, b = reduce(add, grams), reduce(add, rights)
     if not ensemble.shares_hyperparameters:
         return NormalEquations(G, b)
     noise = ensemble.noise().to(WIDE)
@@ -144,7 +77,7 @@ def _trial_sums(
     """SSᵀ and Sy over a worker's rows in one pass, in chunks, and ⟨f_i, f_j⟩_H of its own experts i."""
     rows = posterior.rows_held()
     flat, M = rows.flatten(), sum(part.size for part in means)
-    total = M + (0 if basis is None else basis.size)
+    total = M + (0 if basis is None else len(basis.L))
     gram = flat.X.new_zeros(total, total, dtype=WIDE)
     right, inner = gram.new_zeros(total), gram.new_zeros(posterior.count, M)
     # Where means are represented on the rows, ⟨f_i, f_j⟩_H = α_iᵀf_j(X_i) comes along.
@@ -222,8 +155,7 @@ def shared_equations(ensemble: Ensemble) -> NormalEquations:
 def projected_equations(ensemble: Ensemble, basis: Basis) -> NormalEquations:
     """The normal equations of the means' projections on central functions: no n² kernel values.
 
-    With μ_i(x) = Σ_p k(x, p)c_p the projection in the RKHS is v_c(x)ᵀw_i with w_i = Σ_p v_c(p)c_p; for
-    these functions the equations are those of sparse experts that share the central inputs.
+    With μ_i(x) = Σ_p k(x, p)c_p the projection in the RKHS is v_c(x)ᵀw_i with w_i = Σ_p v_c(p)c_p.
     """
     return _equations_on_basis(ensemble, ensemble.placement.map(_projections_and_sums, basis))
 
@@ -233,7 +165,8 @@ def _equations_on_basis(
 ) -> NormalEquations:
     """From every worker's w_i, ΣAAᵀ and ΣAy on one basis."""
     weights, AAts, Ays = zip(*parts, strict=True)
-    W, AAt, Ay, noise = torch.cat(weights), sum_of(AAts), sum_of(Ays), ensemble.noise().to(WIDE)
+    W, noise = torch.cat(weights), ensemble.noise().to(WIDE)
+    AAt, Ay = reduce(add, AAts), reduce(add, Ays)
     G = noise * W @ linalg.add_diagonal(AAt, AAt.new_ones(())) @ W.mT
     return NormalEquations(0.5 * (G + G.mT), noise.sqrt() * W @ Ay)
 
@@ -246,8 +179,8 @@ def _projections_and_sums(
     points, coefficients = posterior.representer()
     flat, c = points.reshape(-1, points.shape[-1]), coefficients.reshape(-1).to(WIDE)
     owner = torch.arange(posterior.count, device=c.device).repeat_interleave(points.shape[-2])
-    W = c.new_zeros(posterior.count, basis.size)
-    for part in _slices(len(flat), chunk_rows(basis.size, flat.device)):
+    W = c.new_zeros(posterior.count, len(basis.L))
+    for part in _slices(len(flat), chunk_rows(len(basis.L), flat.device)):
         W.index_add_(0, owner[part], (basis.at(flat[part]) * c[part]).mT)
     sums = row_sums(basis.parameters, basis.L, posterior.rows_held().flatten().without_padding())
     return W, sums.AAt, sums.Ay
@@ -256,3 +189,59 @@ def _projections_and_sums(
 @travels("sums")
 def _weights_and_sums(posterior: SparsePosterior) -> tuple[Tensor, Tensor, Tensor]:
     return posterior.weights, posterior.sums.AAt.sum(0), posterior.sums.Ay.sum(0)
+
+
+@dataclass(frozen=True)
+class Pooled(Aggregator):
+    """The full sparse posterior of experts that share θ and Z.
+
+    ΣAAᵀ and ΣAy over all shards are all that it needs: there is no aggregation error at all.
+    """
+
+    name: ClassVar[str] = "pooled"
+    serves: ClassVar[tuple[str, ...]] = ("sparse",)
+    rows_needed: ClassVar[str] = "unless shared"
+    joint: ClassVar[str] = "always"
+    needs_one_prior: ClassVar[bool] = True
+
+    def posterior(self, ensemble: Ensemble) -> Combined:
+        """Add the sums of all shards."""
+        if not ensemble.shares_inducing:
+            raise refusal(
+                self.name,
+                "needs sparse experts that share hyperparameters and inducing inputs",
+                "two-level for exact experts or own inducing inputs, opt for different hyperparameters",
+            )
+        total, basis = reduce(add, ensemble.placement.map(_total)), Basis.of(ensemble.parameters)
+        return PooledCombined(posterior=SparsePosterior.of(basis.parameters, basis.L, total))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PooledCombined(Combined):
+    """One sparse posterior, given all rows."""
+
+    posterior: SparsePosterior
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of its posterior, which asks no expert."""
+        del ensemble
+        return self.posterior.entries
+
+    def between(self, ensemble: Ensemble, X: Tensor) -> Tensor:
+        """The posterior's covariance."""
+        del ensemble
+        return self.posterior.covariance(X)
+
+    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
+        """The posterior's mean."""
+        del ensemble
+        return self.posterior.mean_chunk(X)
+
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """The posterior's prediction."""
+        del ensemble
+        return self.posterior.predict_chunk(X)
+
+
+def _total(posterior: SparsePosterior) -> SparseSums:
+    return posterior.sums.total()

@@ -1,24 +1,31 @@
-"""NPAE: nested pointwise aggregation of experts, equation (6) of the paper.
+"""Aggregators for which the experts' predictions alone are not enough: NPAE and grBCM.
 
-The experts' means at x are linear in the data, so under the prior they and f(x) are jointly
-Gaussian; NPAE conditions f(x) on them.
+NPAE is nested pointwise aggregation of experts, equation (6) of the paper: the experts' means at x are
+linear in the data, so under the prior they and f(x) are jointly Gaussian; NPAE conditions f(x) on them.
+grBCM joins every shard with a communication shard, and combines what the experts then say.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import Aggregator, Combined, joined
-from distgp.aggregation.ensemble import WIDE, Ensemble
-from distgp.engines import Kinds, travels
+from distgp.aggregation.base import WIDE, Aggregator, Combined, Ensemble, joined
+from distgp.aggregation.marginals import (
+    MarginalAggregator,
+    Marginals,
+    committee,
+    expert_marginals,
+)
+from distgp.engines import Kinds, LocalPlacement, Placement, travels
 from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior
 from distgp.experts.base import chunk_rows, latent_variance
 from distgp.kernels import Kernel
+from distgp.likelihoods.gaussian import Space
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,7 @@ class NestedCombined(Combined):
         return Prediction(out.mean.to(X.dtype), out.variance.to(X.dtype))
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(NamedTuple):
     """First and second moments, under the prior, of M experts' means at N points."""
 
     mean: Tensor  # (M, N): the means μ_i(x) themselves
@@ -107,10 +113,7 @@ def moments(ensemble: Ensemble, X: Tensor) -> Moments:
 
 
 def moment_entries(ensemble: Ensemble) -> int:
-    """Entries per test point that moments need: a_i and K_A.
-
-    An eighth of them: larger chunks save more in kernel blocks than they cost in memory.
-    """
+    """An eighth of the entries of a_i and K_A per test point: larger chunks save kernel blocks."""
     return max(1, (sum(ensemble.placement.map(_entries)) + ensemble.size**2) // 8)
 
 
@@ -154,11 +157,7 @@ def _projections(posterior: Posterior, X: Tensor, *parts: Tensor) -> Projections
 
 
 def _cross_covariances(kernel: Kernel, P: Tensor, a: Tensor) -> Tensor:
-    """a_iᵀ k(P_i, P_j) a_j for all i < j and its mirror image, (N, M, M): all in matrix products.
-
-    Expert j meets all experts before it at once: one kernel block and one product with a_j, in
-    blocks of rows.
-    """
+    """a_iᵀ k(P_i, P_j) a_j for all i ≠ j, (N, M, M): expert j meets all experts before it at once."""
     M, p, N = a.shape
     out = a.new_zeros(N, M, M)
     flat_P, flat_a = P.reshape(M * p, -1), a.reshape(M * p, N)
@@ -172,3 +171,106 @@ def _cross_covariances(kernel: Kernel, P: Tensor, a: Tensor) -> Tensor:
             out[:, start:stop, j] = block.mT
             out[:, j, start:stop] = block.mT
     return out
+
+
+@dataclass(frozen=True)
+class GRBCM(MarginalAggregator):
+    """Generalised robust Bayesian committee machine (Liu et al.).
+
+    The first shard is the communication shard c: `with_communication` makes it a random one. Each
+    other shard is joined with it to an augmented expert +i, and c's expert takes the prior's place.
+    β = 1 for the first augmented expert, ½(log s_c² − log s_+i²) for the others. One shard alone is
+    its own communication expert; two give the full GP.
+
+    Parameters
+    ----------
+    space : {"latent", "observed"}, default="latent"
+        Whether latent variances are combined, or observed ones, as in the paper's equation (4).
+    """
+
+    name: ClassVar[str] = "grbcm"
+    rows_needed: ClassVar[str] = "unless shared"
+    joint: ClassVar[str] = ""
+    needs_communication_shard: ClassVar[bool] = True
+    space: Space = "latent"
+
+    def merge(self, marginals: Marginals) -> Prediction:
+        """Precision Σβ_i s_+i⁻² − (Σβ_i − 1) s_c⁻²."""
+        beta = marginals.gain()
+        beta[0] = 1.0
+        return committee(marginals, beta)
+
+    def posterior(self, ensemble: Ensemble) -> Combined:
+        """Condition the augmented experts, each where its shard lives."""
+        return AugmentedCombined(aggregator=self, augmented=augmented_experts(ensemble))
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedExperts:
+    """A worker's augmented experts, and the communication expert as each of them sees it."""
+
+    posterior: Posterior
+    base: Posterior
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AugmentedCombined(Combined):
+    """The posterior of grBCM, which has experts of its own."""
+
+    aggregator: MarginalAggregator
+    augmented: Placement[AugmentedExperts]
+
+    @property
+    def space(self) -> Space:
+        """The aggregator's."""
+        return self.aggregator.space
+
+    def entries(self, ensemble: Ensemble) -> int:
+        """Entries of temporary matrices: augmented experts have the rows of two."""
+        return 2 * ensemble.entries
+
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Ask every augmented expert, then apply the formula."""
+        del ensemble
+        return self.aggregator.merged(self.augmented.map(_augmented_marginals, X))
+
+    def gathered(self) -> AugmentedCombined:
+        """The same posterior with its augmented experts in this process."""
+        if isinstance(self.augmented, LocalPlacement) and self.augmented.may_leave is None:
+            return self
+        return replace(self, augmented=LocalPlacement(tuple(self.augmented.map(_without_rows))))
+
+
+def augmented_experts(ensemble: Ensemble) -> Placement[AugmentedExperts]:
+    """The augmented experts of grBCM, each where its shard lives; only the communication shard travels."""
+    if ensemble.size == 1:
+        return ensemble.placement.derive(_alone)
+    message = ensemble.placement.on_first(_communication, ensemble.shares_inducing)
+    skip = [1] + [0] * (len(ensemble.counts) - 1)  # the communication expert itself
+    return ensemble.placement.derive(_augment, message, each=skip)
+
+
+@travels("predictions", X="points")
+def _augmented_marginals(experts: AugmentedExperts, X: Tensor) -> Marginals:
+    own, base = expert_marginals(experts.posterior, X), experts.base.predict(X)
+    mean, variance = base.mean.expand_as(own.mean), base.variance.expand_as(own.mean)
+    return own._replace(base_mean=mean, base_variance=variance)
+
+
+def _alone(posterior: Posterior) -> AugmentedExperts:
+    return AugmentedExperts(posterior, posterior)
+
+
+def _communication(posterior: Posterior, shared: bool) -> object:
+    return posterior.communication(shared)
+
+
+def _augment(posterior: Posterior, message: object, skip: int) -> AugmentedExperts | None:
+    """Augment a worker's experts, all but the first `skip`; None where there are no others."""
+    if posterior.count == skip:
+        return None
+    return AugmentedExperts(*posterior.augmented(message, skip))
+
+
+def _without_rows(experts: AugmentedExperts) -> AugmentedExperts:
+    return AugmentedExperts(experts.posterior.without_rows(), experts.base.without_rows())

@@ -1,39 +1,31 @@
-"""Optimal weights: `opt`, over all rows, and `opt-printed`, as the paper prints them."""
+"""Optimal weights: `opt` and `two-level` over all rows, `opt-printed` as the paper has it, `opt-local`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp._util.numbers import is_integer
+from distgp._util.warn import warn_user
+from distgp.aggregation import gram
 from distgp.aggregation.base import (
+    WIDE,
     Aggregator,
     Combined,
+    Ensemble,
     check_choice,
-    check_count,
     check_not_negative,
-    names_where,
-    refusal,
-    warn_of_large_weights,
-)
-from distgp.aggregation.ensemble import WIDE, Ensemble
-from distgp.aggregation.gram import (
-    Basis,
-    NormalEquations,
-    means_at,
-    means_of,
-    projected_equations,
-    rkhs_inner,
-    sampled_equations,
-    shared_equations,
-    sum_of,
-    symmetric,
-    trial_equations,
+    joined,
+    predictions,
 )
 from distgp.aggregation.variance import (
+    Basis,
     Central,
     Mixture,
     Nested,
@@ -46,12 +38,39 @@ from distgp.aggregation.variance import (
     WeightedCombined,
 )
 from distgp.engines import travels
-from distgp.experts import Posterior
+from distgp.experts import Posterior, Prediction
 from distgp.likelihoods import noise_factor
+from distgp.likelihoods.gaussian import in_noise_units
 
+MOST_ROWS = 2**40
+"""More rows than any option can mean."""
+ROWS_PER_EXPERT = 10
+"""Rows that the weights of `opt-local` are fitted on, for each expert."""
 SMALL_NORM, LARGEST_NORM = 10.0, 1e3
 """Σ|β| beyond which weights are reported. Over all rows large weights come from experts that span
 nearly the same functions, and do little harm: measured RMSE within 2 % of the full GP's at 210."""
+
+
+class WeightsWarning(UserWarning):
+    """The weights of an aggregator are so large that its prediction is not to be trusted."""
+
+
+def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:
+    """Warn when Σ|β| says that the weights are not to be trusted."""
+    norm = float(weights.abs().sum())
+    if not norm <= limit:
+        warn_user(
+            f"the weights of {name} add up to {float(weights.sum()):.3g} but their absolute values "
+            f"to {norm:.3g}: errors of single experts are amplified that much and the prediction is "
+            "not to be trusted; use a ridge, fewer experts, or two-level",
+            WeightsWarning,
+        )
+
+
+def check_count(name: str, value: int | None) -> None:
+    """Refuse what is no number of rows, 1 or more."""
+    if value is not None and not (is_integer(value) and 1 <= value <= MOST_ROWS):
+        raise ValueError(f"{name} must be at least 1, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -127,27 +146,21 @@ class Opt(Aggregator):
         central = None if basis is None else basis.inputs
         return WeightedCombined(weights=beta, central=central, rule=rule)
 
-    def equations(self, ensemble: Ensemble) -> NormalEquations:
+    def equations(self, ensemble: Ensemble) -> gram.NormalEquations:
         """G and b: over all rows, over a sample, or from the sums of experts that share Z."""
         if ensemble.shares_inducing:
-            return shared_equations(ensemble)
+            return gram.shared_equations(ensemble)
         if self.n_eval is not None:
-            return sampled_equations(ensemble, self.n_eval, self.seed)
+            return gram.sampled_equations(ensemble, self.n_eval, self.seed)
         if self.n_basis is not None:
-            why = "with n_basis needs one prior for all experts"
-            if not ensemble.shares_hyperparameters:
-                raise refusal(self.name, why, _without_one_prior())
             inputs = ensemble.central(self.n_basis, self.seed).X
-            return projected_equations(ensemble, Basis.of(ensemble.parameters, inputs))
-        return trial_equations(ensemble)
+            return gram.projected_equations(ensemble, Basis.of(ensemble.parameters, inputs))
+        return gram.trial_equations(ensemble)
 
     def _variance(self, ensemble: Ensemble, beta: Tensor) -> tuple[VarianceRule, Basis | None]:
         if self.variance == "weighted":
             return Weighted(beta), None
-        if not ensemble.shares_hyperparameters:
-            why = f"with variance={self.variance!r} needs one prior for all experts"
-            if self.variance != "own":
-                raise refusal(self.name, why, _without_one_prior())
+        if not ensemble.shares_hyperparameters:  # only "own" is left then: see `needs_one_prior`
             return Mixture(), None
         if self.variance == "nested":
             return Nested(), None
@@ -206,20 +219,14 @@ class OptPrinted(Aggregator):
         rule = Printed(beta) if self.variance == "printed" else Weighted(beta)
         return WeightedCombined(weights=beta, central=inputs, rule=rule)
 
-    def equations(self, ensemble: Ensemble) -> tuple[NormalEquations, Tensor]:
+    def equations(self, ensemble: Ensemble) -> tuple[gram.NormalEquations, Tensor]:
         """G_lk = Σ_c f_l(x_c)f_k(x_c) + λ⟨f_l, f_k⟩_H and b = diag G, and the central inputs X_c."""
-        central, means = ensemble.central(ensemble.size, self.seed), means_of(ensemble)
-        F = means_at(means, central.X)
-        inner = ensemble.placement.map(rkhs_inner, means)
+        central, means = ensemble.central(ensemble.size, self.seed), gram.means_of(ensemble)
+        F = gram.means_at(means, central.X)
+        inner = ensemble.placement.map(gram.rkhs_inner, means)
         lam = ensemble.noise().to(WIDE) if self.lam is None else self.lam
-        G = F @ F.mT + lam * symmetric(inner)
-        return NormalEquations(G, G.diagonal()), central.X
-
-
-def _without_one_prior() -> str:
-    """Name what to use where the experts have different priors."""
-    other = names_where(lambda kind: kind is not Opt and not kind().needs_one_prior, last=", ")
-    return f"{other}, or opt with variance='own' or 'weighted'"
+        G = F @ F.mT + lam * gram.symmetric(inner)
+        return gram.NormalEquations(G, G.diagonal()), central.X
 
 
 @dataclass(frozen=True)
@@ -264,22 +271,22 @@ class TwoLevel(Aggregator):
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """One round over the shards for all sums, then the eliminated, whitened solve."""
-        inputs = self.central
-        if inputs is None:
-            inputs = ensemble.central(self.n_central, self.seed).X
+        given = self.central
+        inputs = ensemble.central(self.n_central, self.seed).X if given is None else given
         basis = Basis.of(ensemble.parameters, inputs)
-        equations = trial_equations(ensemble, basis)
+        equations = gram.trial_equations(ensemble, basis)
         beta, gamma, LB = eliminate(equations, ensemble.size)
         coarse = basis, gamma / ensemble.noise().to(WIDE).sqrt()
-        rule = Nested()
-        if self.variance == "central":
-            trace = sum_of(ensemble.placement.map(_prior_trace)) / ensemble.noise().to(WIDE)
+        if self.variance == "nested":
+            rule = Nested()
+        else:
+            trace = reduce(add, ensemble.placement.map(_prior_trace)) / ensemble.noise().to(WIDE)
             explained = (equations.G.diagonal()[ensemble.size :] - 1.0).sum()
             rule = Central.of(basis, LB, float((trace - explained) / ensemble.sizes().sum()))
         return WeightedCombined(weights=beta, central=inputs, rule=rule, coarse=coarse)
 
 
-def eliminate(equations: NormalEquations, M: int) -> tuple[Tensor, Tensor, Tensor]:
+def eliminate(equations: gram.NormalEquations, M: int) -> tuple[Tensor, Tensor, Tensor]:
     """Solve the joint normal equations of M experts and σ⁻¹v_c, for β, their coefficients and L_B.
 
     The block of the whitened central functions, B = I + AAᵀ, is well conditioned whatever the central
@@ -304,3 +311,90 @@ def _prior_trace(posterior: Posterior) -> Tensor:
     prior = prior if factor is None else prior / factor
     real = prior if rows.mask is None else torch.where(rows.mask, prior, 0.0)
     return real.sum(dtype=WIDE)
+
+
+@dataclass(frozen=True)
+class OptLocal(Aggregator):
+    """Optimal weights on experts times their share of the precision.
+
+    Σβ_i g_i with g_i(x) = M π_i(x) μ_i(x) and π_i = s_i⁻² / Σ_j s_j⁻². Experts with hyperparameters of
+    their own share no RKHS, and one number per expert cannot tell where each is good: away from its
+    rows an expert may be far off, and says so by its variance. The weights minimise
+    ‖y − Σβ_i g_i(X)‖² on a sample of rows, subject to Σβ_i = 1, with a ridge ρ Σ G_ii(β_i − 1/M)²: equal
+    weights are the mean of PoE. The variance is the mixture's, Σπ_i (s_i² + (μ_i − μ)²), which grows
+    where the experts disagree.
+
+    Parameters
+    ----------
+    ridge : float, default=10.0
+        ρ of the pull towards equal weights.
+    n_eval : int, optional
+        The number of rows in the sample, 10 M by default.
+    seed : int, default=0
+        The seed of the sample.
+    """
+
+    name: ClassVar[str] = "opt-local"
+    serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
+    ridge: float = 10.0
+    n_eval: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_not_negative("ridge", self.ridge)
+        check_count("n_eval", self.n_eval)
+
+    def posterior(self, ensemble: Ensemble) -> Combined:
+        """Fit the weights on a sample of rows."""
+        M = ensemble.size
+        if M == 1:
+            return LocalCombined(weights=ensemble.noise().new_ones(1).to(WIDE))
+        sample = ensemble.central(self.n_eval or ROWS_PER_EXPERT * M, self.seed)
+        out = joined(ensemble.placement.map(predictions, sample.X))
+        g = (M * precision_shares(out.variance) * out.mean).to(WIDE)
+        g, y = in_noise_units(sample, g)
+        # A system of M + 1 unknowns: small, and fastest where no kernel has to be launched.
+        sums = (g @ torch.cat([g, y[None]]).mT).cpu()
+        return LocalCombined(weights=constrained(sums[:, :M], sums[:, M], self.ridge).to(g.device))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalCombined(Combined):
+    """The posterior of `opt-local`."""
+
+    weights: Tensor  # pyright: ignore[reportGeneralTypeIssues]
+
+    def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Σβ_i M π_i μ_i, and the mixture's variance; experts of this process are asked directly."""
+        here = [posterior.predict_chunk(X) for posterior in ensemble.here]
+        out = joined(here or ensemble.placement.map(predictions, X))
+        shares = precision_shares(out.variance)
+        mean = ensemble.size * self.weights.to(X) @ (shares * out.mean)
+        spread = out.variance + (out.mean - mean).square()
+        return Prediction(mean, (shares * spread).sum(0))
+
+
+def precision_shares(variance: Tensor) -> Tensor:
+    """The shares π_i = s_i⁻² / Σ_j s_j⁻² of the experts in the precision, (M, N)."""
+    precision = 1.0 / variance
+    return precision / precision.sum(0)
+
+
+def constrained(G: Tensor, b: Tensor, ridge: float) -> Tensor:
+    """Minimise βᵀGβ − 2βᵀb + ρ Σ G_ii(β_i − 1/M)² subject to Σβ = 1.
+
+    With β = 1/M + δ, Σδ = 0: δ = H⁻¹(r − λ1) with H = G + ρ diag G, r = b − G1/M, λ = 1ᵀH⁻¹r / 1ᵀH⁻¹1.
+    """
+    M, diagonal = len(b), G.diagonal()
+    if not float(diagonal.max()) > 0.0:  # no expert says anything on these rows
+        return torch.full_like(b, 1.0 / M)
+    H = linalg.add_diagonal(G, ridge * diagonal)
+    both = torch.stack([b - G.mean(-1), torch.ones_like(b)], -1)
+    if ridge > 0.0:
+        scale = H.diagonal().clamp_min(torch.finfo(H.dtype).eps * float(diagonal.max())).rsqrt()
+        L = linalg.cholesky(scale[:, None] * H * scale, "the Gram matrix of opt-local")
+        solved = scale[:, None] * linalg.cholesky_solve(L, scale[:, None] * both)
+    else:
+        solved = linalg.truncated_solve(H, both, H.diagonal())
+    a, c = solved.unbind(-1)
+    return 1.0 / M + a - c * (a.sum() / c.sum())

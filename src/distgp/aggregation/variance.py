@@ -1,42 +1,91 @@
 """Combinations with constant weights, g = Σβ_i μ_i, and the rules for their variance.
 
 A rule is built once, when the experts are combined; `at` gives the latent variance at test points.
-Like the posterior that it belongs to, a rule holds its own numbers and is handed the experts.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from distgp import linalg
 from distgp._util.checks import warn_user
-from distgp.aggregation.base import Combined, joined
+from distgp.aggregation.base import WIDE, Combined, Ensemble, joined, predictions
 from distgp.aggregation.ensemble import WIDE, Ensemble
 from distgp.aggregation.gram import (
     Basis,
     central_variance,
-    factor_of_B,
-    sum_of,
-    sums_by_expert,
 )
 from distgp.aggregation.nested import moment_entries, moments
+from distgp.data.shard import Shard
 from distgp.engines import travels
-from distgp.experts import LinearPosterior, Posterior, Prediction, SparsePosterior, SparseSums
+from distgp.experts import (
+    LinearPosterior,
+    Parameters,
+    Posterior,
+    Prediction,
+    SparsePosterior,
+    SparseSums,
+)
 from distgp.experts.base import in_chunks, latent_variance
+from distgp.experts.sums import inducing_factor, row_sums
 
 LARGEST_RESIDUAL = 1.0
 """The value of tr(K − Q) / (nσ²) beyond which a central variance is reported."""
+EXPERTS_AT_ONCE = 32
+"""Experts whose sums on the central inputs are held at a time."""
 
 
 class CentralWarning(UserWarning):
     """The central inputs are too few for the central variance to be trusted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """The whitened kernel functions v_c(x) = L_c⁻¹k(X_c, x) of the central inputs X_c.
+
+    θ is in float64, with X_c as its inducing inputs; L_c (m_c, m_c) is the factor of k(X_c, X_c).
+    """
+
+    travels_as: ClassVar[str] = "basis"
+    parameters: Parameters
+    L: Tensor
+
+    @staticmethod
+    def of(parameters: Parameters, inputs: Tensor | None = None) -> Basis:
+        """Factorise k(X_c, X_c) in float64; X_c are θ's own inducing inputs where none are given."""
+        inputs = parameters.inducing if inputs is None else inputs
+        wide = Parameters(parameters.kernel, parameters.noise, inputs).to(dtype=WIDE)
+        return Basis(wide, inducing_factor(wide))
+
+    @property
+    def inputs(self) -> Tensor:
+        """The central inputs X_c, (m_c, d)."""
+        assert self.parameters.inducing is not None
+        return self.parameters.inducing
+
+    def at(self, X: Tensor) -> Tensor:
+        """v_c at the rows of X, (m_c, N)."""
+        return linalg.solve_lower(self.L, self.parameters.kernel(X.to(WIDE), self.inputs).mT)
+
+    def sums_by_expert(self, rows: Shard) -> Iterator[tuple[slice, SparseSums]]:
+        """Yield the sums over each shard's rows on the central inputs, some experts at a time."""
+        for start in range(0, rows.count, EXPERTS_AT_ONCE):
+            some = slice(start, start + EXPERTS_AT_ONCE)
+            yield some, row_sums(self.parameters, self.L, rows[some])
+
+
+def central_variance(LB: Tensor, v: Tensor, prior: Tensor) -> Tensor:
+    """s_c² = k − ‖v_c‖² + ‖L_B⁻¹v_c‖²: the sparse variance on the central inputs, given all rows."""
+    explained = v.square().sum(0) - linalg.solve_lower(LB, v).square_().sum(0)
+    return latent_variance(prior, explained.to(prior.dtype))
 
 
 class AtPoints(NamedTuple):
@@ -45,18 +94,17 @@ class AtPoints(NamedTuple):
     ensemble: Ensemble
     X: Tensor
     mean: Tensor  # (N,), of the combination
-    experts: Prediction  # (M, N): what `on_worker` returned, for all experts
+    experts: Prediction  # (M, N): what the rule's `experts` returned
     v: Tensor | None  # (m_c, N): the functions of the rule's basis, where the mean has needed them
 
 
 class VarianceRule(ABC):
     """A rule for the latent variance of a combination of experts."""
 
-    @staticmethod
-    @travels("predictions", X="points")
-    def on_worker(posterior: LinearPosterior, X: Tensor) -> Prediction:
-        """Return what the rule needs of a worker's experts: by default their means and variances."""
-        return posterior.predict(X)
+    def experts(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Ask the experts for their means and variances, those of this process directly."""
+        here = [posterior.predict_chunk(X) for posterior in ensemble.here]
+        return joined(here or ensemble.placement.map(predictions, X))
 
     @abstractmethod
     def at(self, points: AtPoints) -> Tensor:
@@ -87,7 +135,8 @@ class WeightedCombined(Combined):
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """One kernel-matrix product where the experts share θ."""
         weights = self.weights.to(X.dtype)
-        mean = sum_of(ensemble.placement.map(_weighted_mean, X, each=ensemble.split(weights)))
+        parts = ensemble.placement.map(_weighted_mean, X, each=ensemble.split(weights))
+        mean = reduce(add, parts)
         if self.coarse is None:
             return mean
         basis, gamma = self.coarse
@@ -95,7 +144,7 @@ class WeightedCombined(Combined):
 
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """The mean, and the variance that the rule gives it."""
-        experts = joined(ensemble.placement.map(self.rule.on_worker, X))
+        experts = self.rule.experts(ensemble, X)
         mean, v = self.weights.to(X.dtype) @ experts.mean, None
         if self.coarse is not None:
             basis, gamma = self.coarse
@@ -129,20 +178,13 @@ class Weighted(VarianceRule):
 
 @dataclass(frozen=True, eq=False)
 class Printed(VarianceRule):
-    """Σβ_i² K K̃_i⁻¹ K (exact) or Σβ_i² K M_i⁻¹ K (sparse): algorithms 4 and 6 to the letter.
-
-    The first is the variance *explained*, the second lacks k − Q: both go to 0 far from the data,
-    where the variance should be the prior's. For comparison only.
-    """
+    """Σβ_i² K K̃_i⁻¹ K (exact) or Σβ_i² K M_i⁻¹ K (sparse): algorithms 4 and 6, for comparison only."""
 
     weights: Tensor
 
-    @staticmethod
-    @travels("predictions", X="points")
-    def on_worker(posterior: LinearPosterior, X: Tensor) -> Prediction:
-        """The experts' means, and the printed terms in the place of their variances."""
-        parts = in_chunks(posterior.printed_variance, X, posterior.entries)
-        return Prediction(posterior.mean(X), torch.cat(parts, -1))
+    def experts(self, ensemble: Ensemble, X: Tensor) -> Prediction:
+        """Ask the experts for their means, and the printed terms in the place of their variances."""
+        return joined(ensemble.placement.map(printed_terms, X))
 
     def at(self, points: AtPoints) -> Tensor:
         """Σβ_i² times the printed term of each expert, at least ε·k."""
@@ -152,17 +194,22 @@ class Printed(VarianceRule):
         return torch.maximum(total, latent_variance(prior, prior))
 
 
-@dataclass(frozen=True, eq=False)
+@travels("predictions", X="points")
+def printed_terms(posterior: LinearPosterior, X: Tensor) -> Prediction:
+    """The means of a worker's experts, and the printed terms in the place of their variances."""
+    parts = in_chunks(posterior.printed_variance, X, posterior.entries)
+    return Prediction(posterior.mean(X), torch.cat(parts, -1))
+
+
 class Mixture(VarianceRule):
     """mean_i(s_i² + (μ_i − μ)²): for experts with different hyperparameters, without common prior."""
 
     def at(self, points: AtPoints) -> Tensor:
-        """The mean of the experts' variances and of their squared distances to the mean."""
+        """Return the formula."""
         experts = points.experts
         return (experts.variance + (experts.mean - points.mean).square()).mean(0)
 
 
-@dataclass(frozen=True, eq=False)
 class Nested(VarianceRule):
     """NPAE's variance: the best that any combination of these experts could have."""
 
@@ -179,9 +226,8 @@ class Nested(VarianceRule):
 class OwnExact(VarianceRule):
     """min(k − 2βᵀk_A + βᵀK_Aβ, min_i s_i²): the mean squared error of this very combination.
 
-    That is its error under the prior, with β taken as fixed. But β was fitted to the data: where it
-    is large the error is far too pessimistic, while the fit guarantees R(g) ≤ R(f_i) for every expert
-    i. So it is cut off at min_i s_i², which also bounds the full GP's variance from above.
+    That is its error under the prior, with β taken as fixed. But β was fitted to the data: where it is
+    large the error is far too pessimistic. So it is cut off at min_i s_i², since R(g) ≤ R(f_i) for all i.
     """
 
     weights: Tensor
@@ -204,12 +250,12 @@ class BasisRule(VarianceRule):
 
     def entries(self, ensemble: Ensemble) -> int:
         """The experts', and v_c(x) and its images."""
-        return ensemble.entries + 3 * self.basis.size
+        return ensemble.entries + 3 * len(self.basis.L)
 
     def at_basis(self, points: AtPoints) -> tuple[Tensor, Tensor]:
         """The functions v_c of the basis at test points, and the prior variance there."""
         v = self.basis.at(points.X) if points.v is None else points.v
-        return v, self.basis.prior(points.X)
+        return v, self.basis.parameters.kernel.diag(points.X.to(WIDE)).to(points.X.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +272,8 @@ class OwnShared(BasisRule):
     def of(ensemble: Ensemble, weights: Tensor) -> OwnShared:
         """Sum the experts' parts of the form."""
         parts = ensemble.placement.map(_shared_parts, each=ensemble.split(weights.to(WIDE)))
-        T, S = map(sum_of, zip(*parts, strict=True))
-        return OwnShared(Basis.of_shared(ensemble), T @ T + S - 2.0 * T)
+        T, S = (reduce(add, part) for part in zip(*parts, strict=True))
+        return OwnShared(Basis.of(ensemble.parameters), T @ T + S - 2.0 * T)
 
     def at(self, points: AtPoints) -> Tensor:
         """k + vᵀ form v, at most min_i s_i²."""
@@ -256,10 +302,8 @@ class OwnNystrom(BasisRule):
 
     With e_i = f − μ_i, E[e_i²] = E[f e_i] = s_i² is known exactly, and f − g = (1 − Σβ)f + Σβ_i e_i, so
     the error is (1 − Σβ)²k + 2(1 − Σβ)Σβ_i s_i² + Σβ_i²s_i² + Σ_{i≠j} β_iβ_j E[e_i e_j]. Only the last sum
-    is approximated, each expert in it seen through the central inputs; it is one quadratic form in
-    v_c. For exact experts; with one of them, or all rows central, nothing is approximated. Where the
-    weights are large so is its error: the result is kept between s_c², which stands for the full GP's
-    variance that no combination can beat, and min_i s_i².
+    is approximated, as one quadratic form in v_c. Where the weights are large so is its error: the result
+    is kept between s_c², which stands for the full GP's variance, and min_i s_i².
     """
 
     weights: Tensor
@@ -271,8 +315,9 @@ class OwnNystrom(BasisRule):
         """Sum the experts' parts: T² − Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i, with T = Σβ_i R_i."""
         each = ensemble.split(weights.to(WIDE))
         parts = ensemble.placement.map(_central_parts, basis, weights.sum(), each=each)
-        T, U, AA = map(sum_of, zip(*parts, strict=True))
-        return OwnNystrom(basis, weights, T @ T + U, factor_of_B(AA))
+        T, U, AA = (reduce(add, part) for part in zip(*parts, strict=True))
+        LB = linalg.cholesky(linalg.add_diagonal(AA, AA.new_ones(())), "I + AAᵀ")
+        return OwnNystrom(basis, weights, T @ T + U, LB)
 
     def at(self, points: AtPoints) -> Tensor:
         """The sum above, between s_c² and min_i s_i²."""
@@ -293,7 +338,7 @@ def _central_parts(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Σβ_i R_i, −Σβ_i²R_i² − 2Σβ_i(Σβ − β_i)R_i and ΣAAᵀ, with R_i and A on the central inputs."""
     T, U, AA = (torch.zeros_like(basis.L) for _ in range(3))
-    for some, sums in sums_by_expert(posterior.rows_held(), basis):
+    for some, sums in basis.sums_by_expert(posterior.rows_held()):
         R = SparsePosterior.of(basis.parameters, basis.L, sums).shrinkage()
         beta = weights[some, None, None]
         T += (beta * R).sum(0)
@@ -306,8 +351,8 @@ def _central_parts(
 class Central(BasisRule):
     """min(s_c², min_i s_i²), with s_c² the sparse variance on the central inputs from all rows.
 
-    s_c² = k − ‖v_c‖² + ‖L_B⁻¹v_c‖² approximates the full GP's variance. It is not a bound: at a central
-    input it lies below. `residual`, tr(K − Q) / (nσ²), says how much the central inputs leave out.
+    s_c² = k − ‖v_c‖² + ‖L_B⁻¹v_c‖² approximates the full GP's variance; it is no bound. `residual`,
+    tr(K − Q) / (nσ²), says how much the central inputs leave out.
     """
 
     LB: Tensor
@@ -346,4 +391,4 @@ class Central(BasisRule):
 
 
 def _central_sums(posterior: Posterior, basis: Basis) -> SparseSums:
-    return reduce(add, (sums.total() for _, sums in sums_by_expert(posterior.rows_held(), basis)))
+    return reduce(add, (sums.total() for _, sums in basis.sums_by_expert(posterior.rows_held())))

@@ -166,7 +166,7 @@ def nothing_learnt(fit: FittedModel) -> str | None:
     model, result = fit.model, fit.model.training
     if result is None or result.bounds is None or fit.rows < LEAST_ROWS:
         return None
-    moments = [part for part in model.ensemble.map(_target_moments) if part is not None]
+    moments = [part for part in model.ensemble.placement.map(_target_moments) if part is not None]
     if moments and "noise" in result.bounds:
         n, total, squares = torch.stack(moments).sum(0).tolist()
         variance = squares / n - (total / n) ** 2
@@ -189,7 +189,7 @@ def _share_alone(model: TargetModel) -> float:
     if not model.ensemble.expert.holds_rows:
         return 0.0  # what inducing inputs do not explain is noise to them
     rows = sample.drawn(model.ensemble.placement, SAMPLE, 0)
-    found = model.ensemble.map(_closest, rows.X, rows.rows)
+    found = model.ensemble.placement.map(_closest, rows.X, rows.rows)
     explained = torch.stack([part.cpu() for part in found]).amax(0)
     return float((explained < NO_SAY).double().mean())
 
@@ -234,7 +234,7 @@ def too_few_inducing(fit: FittedModel) -> str | None:
     ensemble, Z = fit.model.ensemble, fit.model.parameters.inducing
     if ensemble.expert.holds_rows or Z is None or Z.shape[-2] < LARGEST_INDUCING:
         return None
-    left, n = torch.stack(ensemble.map(_residual)).sum(0).tolist()
+    left, n = torch.stack(ensemble.placement.map(_residual)).sum(0).tolist()
     if not left > UNEXPLAINED * n:
         return None
     return (

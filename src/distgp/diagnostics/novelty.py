@@ -123,7 +123,7 @@ def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
     """Tell how unlike the training rows each row is."""
     ratio = inputs.mahalanobis(X).cpu()
     if inputs.apart is not None and ensemble.expert.holds_rows:
-        found = ensemble.map(_nearest, inputs.mean, inputs.scale, X)
+        found = ensemble.placement.map(_nearest, inputs.mean, inputs.scale, X)
         nearest = torch.stack([distance.cpu() for distance in found]).amin(0)
         ratio = torch.maximum(ratio, nearest / inputs.apart)
     return ratio.numpy()

@@ -9,40 +9,29 @@ from typing import Any, TypeAlias
 import torch
 
 from distgp.engines.base import (
+    KINDS,
     Engine,
     EngineError,
     EngineWarning,
+    Kinds,
     LocalEngine,
     LocalPlacement,
     MayNotLeaveError,
     Placement,
+    Traffic,
+    travels,
 )
-from distgp.engines.devices import DevicesEngine, this_machine
-from distgp.engines.traffic import KINDS, Kinds, Traffic, travels
+from distgp.engines.devices import DevicesEngine
 
 __all__ = [
-    "ENGINES",
-    "KINDS",
-    "DevicesEngine",
-    "Engine",
-    "EngineError",
-    "EngineWarning",
-    "Kinds",
-    "LocalEngine",
-    "LocalPlacement",
-    "MayNotLeaveError",
-    "Placement",
-    "Traffic",
-    "opened",
-    "register",
-    "travels",
-]
+    "ENGINES", "KINDS", "DevicesEngine", "Engine", "EngineError", "EngineWarning", "Kinds", "LocalEngine",
+    "LocalPlacement", "MayNotLeaveError", "Placement", "Traffic", "opened", "register", "travels",
+]  # fmt: skip
 
 Factory: TypeAlias = Callable[[str | torch.device], Engine]
 
-
 ENGINES: dict[str, Factory] = {
-    "local": this_machine,
+    "local": lambda device: DevicesEngine() if _several_gpus(device) else LocalEngine(),
     "ray": lambda device: import_module("distgp.engines.ray").shared_engine(device),
 }
 """The engines that have a name. Each factory is given the device that the estimator is to use."""
@@ -69,6 +58,11 @@ def opened(engine: str | Engine, device: str | torch.device = "cpu") -> Engine:
         names = ", ".join(map(repr, ENGINES))
         raise ValueError(f"engine must be {names} or an Engine object, got {engine!r}")
     return ENGINES[engine](device)
+
+
+def _several_gpus(device: str | torch.device) -> bool:
+    """Whether "local" stands for all GPUs of this machine, since there are several."""
+    return str(device) == "cuda" and torch.cuda.device_count() > 1
 
 
 def __getattr__(name: str) -> Any:

@@ -14,24 +14,22 @@ import torch
 from torch import Tensor
 
 from distgp.engines.base import (
+    Each,
     Engine,
+    Function,
     Item,
-    LocalEngine,
     LocalPlacement,
     Placement,
     Result,
+    Traffic,
     guarded,
     itself,
     released,
 )
-from distgp.engines.traffic import Each, Function, Traffic
 
 
 def moved(value: object, device: torch.device) -> Any:
-    """Copy a value of any kind, with all tensors in it on a device.
-
-    It is pickled and unpickled in memory; tensors are left out of that, and moved by themselves.
-    """
+    """Copy a value of any kind by pickling it in memory, with all tensors in it moved to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     held: list[Tensor] = []
@@ -167,9 +165,3 @@ class DevicesEngine(Engine):
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
-
-
-def this_machine(device: str | torch.device = "cpu") -> Engine:
-    """Open the engine that "local" stands for: this process, or all GPUs where there are several."""
-    several = str(device) == "cuda" and torch.cuda.device_count() > 1
-    return DevicesEngine() if several else LocalEngine()

@@ -10,17 +10,19 @@ from typing import Any, ClassVar
 
 from distgp._util.checks import is_integer, is_number
 from distgp.engines.base import (
+    Each,
     Engine,
     EngineError,
     EngineWarning,
+    Function,
     Item,
     LocalPlacement,
     Placement,
     Result,
     guarded,
     itself,
+    measured,
 )
-from distgp.engines.traffic import Each, Function, measured
 
 try:
     import ray
@@ -31,8 +33,7 @@ except ImportError as error:  # pragma: no cover - depends on the installation
     ) from error
 
 from distgp._util.checks import warn_user
-from distgp.engines import ray_start
-from distgp.engines.ray_pool import Pool, Step, register_tensors
+from distgp.engines.ray_pool import Pool, Step, check_reachable, register_tensors, start
 
 SMALL = 2**16
 """Bytes of arguments up to which they travel with each call; more go once through the object store."""
@@ -167,9 +168,8 @@ class RayEngine(Engine):
 class RayPlacement(Placement[Item]):
     """Items on the shelves of an engine's actors.
 
-    `steps` make the items, from the source on; the last step's key is the items' number. `members` are
-    the workers that have an item, `names` what error messages call each, and `held` the workers that
-    have something under the key, if only None: by default the members.
+    `steps` make the items; `members` are the workers that have one, `names` what errors call each, and
+    `held` the workers that have something under the last step's key, if only None.
     """
 
     def __init__(
@@ -294,9 +294,9 @@ def _join(address: str | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         if address == "local":
-            ray_start.start()
+            start()
         else:
-            ray_start.check_reachable(address)
+            check_reachable(address)
             ray.init(address=address, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         there = "this machine" if address == "local" else address

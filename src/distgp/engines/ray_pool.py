@@ -1,4 +1,4 @@
-"""The actors of a Ray engine: one that dies, alone or with its node, is replaced.
+"""The cluster and the actors of a Ray engine: an actor that dies, alone or with its node, is replaced.
 
 The new one takes the same steps, and its part of the round is repeated. Actors hold nothing but what
 these steps made, so the round gives what it would have given.
@@ -6,30 +6,46 @@ these steps made, so the round gives what it would have given.
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import os
+import socket
+import subprocess
+import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
+import torch
 from ray.exceptions import RayError, RayTaskError
+from torch import Tensor
 
-from distgp.engines.base import EngineError
+from distgp._util.warn import warn_user
+from distgp.engines.base import EngineError, EngineWarning, Function, released
 
 if TYPE_CHECKING:
     from distgp.engines.ray import RayPlacement
-import os
-from collections.abc import Collection
-from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from distgp.engines.base import released
-from distgp.engines.traffic import Function
-
+CONNECT_LIMIT = 5.0
+"""Seconds that a machine may take to accept a connection."""
+ANSWER_LIMIT = 20.0
+"""Seconds that a cluster may take to answer."""
+_UNKNOWN = 77
+"""The exit code of `_ASK` where this version of Ray cannot be asked so."""
+_ASK = f"""
+import sys
+try:
+    from ray._private.services import canonicalize_bootstrap_address as resolved
+    from ray._raylet import GcsClient
+except ImportError:
+    sys.exit({_UNKNOWN})
+GcsClient(address=resolved(sys.argv[1]))
+"""
+"""The question of a process without a token to a cluster; Ray itself would try for minutes."""
 _DEVICE = ["cpu"]
 """The device that tensors are put on when they arrive in this process."""
 
@@ -43,10 +59,7 @@ def _from_array(array: np.ndarray) -> Tensor:
 
 
 def register_tensors() -> None:
-    """Have tensors travel as arrays, from any device, and arrive on the device of the receiver.
-
-    Both functions are sent by name, so that the receiver's own `_DEVICE` counts.
-    """
+    """Have tensors travel as arrays, and arrive on the receiver's own `_DEVICE`."""
     ray.util.register_serializer(Tensor, serializer=_to_array, deserializer=_from_array)
 
 
@@ -92,11 +105,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Step:
-    """One step by which items come onto the shelves: from each worker's source, or from a parent.
-
-    `shared` are the arguments that all workers get and `own` those that each gets alone, or references
-    to them; without a parent `own` are the sources.
-    """
+    """A step by which items come onto the shelves: from a parent, or without one from sources in `own`."""
 
     key: int
     parent: int | None
@@ -185,11 +194,7 @@ class Pool:
     def run(
         self, workers: Sequence[int], submit: Callable[[int], Any], names: Sequence[str]
     ) -> list[Any]:
-        """Run one round, in which `submit` gives a worker its part and returns a reference to the answer.
-
-        Lost workers are replaced and their part is repeated. Error messages call what the workers hold
-        by `names`. Returns the answers, in the order of the workers.
-        """
+        """Run one round by `submit`, which returns a reference to a worker's answer; repeat lost parts."""
         self.check_open()
         begin, lost = time.monotonic(), dict.fromkeys(workers, 0)
         called = dict(zip(workers, names, strict=True))
@@ -257,11 +262,7 @@ class Pool:
                 error = again
 
     def _rebuild(self, worker: int) -> None:
-        """Start a new actor and have it make all that the lost one held, as far as that can be done.
-
-        What cannot be made again, such as rows of a file that has changed, is noted: whoever asks for
-        it is told why, and nobody else is held up by it.
-        """
+        """Start a new actor and have it make all that the lost one held; note what cannot be made again."""
         ray.kill(self.actors[worker], no_restart=True)
         self.actors[worker] = self._replacement()
         self._gone = {place: why for place, why in self._gone.items() if place[0] != worker}
@@ -301,3 +302,78 @@ def _submitted(submit: Callable[[int], Any], worker: int, name: str) -> Any:
 def _cause(error: RayTaskError) -> Exception:
     """Get what went wrong on the worker, as it was raised there."""
     return error.cause if isinstance(error.cause, Exception) else error
+
+
+def start() -> None:
+    """Start a cluster that only this machine's own processes can reach, and only with its token."""
+    _require_token()
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    # Ray would listen on all interfaces on Linux; this is its switch for macOS and Windows.
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", True)
+    try:
+        constants.ENABLE_RAY_CLUSTER = False
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+        )
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+    if not ray.get_runtime_context().gcs_address.startswith("127.0.0.1:"):
+        warn_user(
+            f"this version of Ray ({ray.__version__}) listens on all network interfaces: use a firewall, "
+            "or another version",
+            EngineWarning,
+        )
+
+
+def check_reachable(address: str) -> None:
+    """Refuse an address at which no cluster answers soon; warn where one asks for no token."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address != "auto":
+        if not host or not port.isdigit():
+            raise ConnectionError("expected 'auto', 'host:port' or 'ray://host:port'")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_LIMIT).close()
+        except (OSError, OverflowError) as error:
+            raise ConnectionError(f"nothing answers there ({error})") from error
+    if address.startswith("ray://"):
+        return
+    command = [sys.executable, "-c", _ASK, address]
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    try:
+        asked = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=ANSWER_LIMIT
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConnectionError(
+            f"something answers there, but not as Ray {ray.__version__} does, within {ANSWER_LIMIT:g} s"
+        ) from error
+    if asked.returncode == 0:
+        warn_user(
+            f"the Ray cluster at {address} asks for no token: whoever can reach it can run code on it and "
+            "read your rows. Start it with RAY_AUTH_MODE=token",
+            EngineWarning,
+        )
+    elif asked.returncode != _UNKNOWN and "AuthenticationError" not in asked.stderr:
+        raise ConnectionError((asked.stderr.strip().splitlines() or ["no reason given"])[-1])
+
+
+def _require_token() -> None:
+    """Have clusters that are started from here ask for a token, unless the user has said otherwise."""
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    try:
+        tokens: Any = importlib.import_module(
+            "ray._private.authentication.authentication_token_setup"
+        )
+    except ImportError:
+        warn_user(
+            f"this version of Ray ({ray.__version__}) has no authentication: other users of this machine "
+            "can reach the cluster. Install ray>=2.52",
+            EngineWarning,
+        )
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    tokens.Config.initialize("")  # this process has read the variable already

@@ -27,13 +27,12 @@ from distgp import sparsegrid
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
 from distgp.aggregation.base import POSTERIORS
-from distgp.aggregation.gram import Basis
-from distgp.aggregation.marginals import AugmentedCombined, AugmentedExperts, MarginalCombined
+from distgp.aggregation.gram import PooledCombined
+from distgp.aggregation.marginals import MarginalCombined
 from distgp.aggregation.nearest import NearestCombined
-from distgp.aggregation.nested import NestedCombined
-from distgp.aggregation.opt_local import LocalCombined
-from distgp.aggregation.pooled import PooledCombined
-from distgp.aggregation.variance import WeightedCombined
+from distgp.aggregation.nested import AugmentedCombined, AugmentedExperts, NestedCombined
+from distgp.aggregation.optimal import LocalCombined
+from distgp.aggregation.variance import Basis, WeightedCombined
 from distgp.data import PARTITIONS, Scaling, Shard, encoding
 from distgp.data.rows import Schema
 from distgp.diagnostics.calibration import Calibration

@@ -68,15 +68,9 @@ def predict(given: o.Given) -> None:
     terminal.refuse_existing(given.force, given.output)
     terminal.refuse_input(given.output, given.model)
     model, begin = distgp.load(given.model), perf_counter()
-    rows, dropped = predict_table(
-        model,
-        given.data,
-        given.output,
-        interval=given.interval,
-        prefix=given.prefix,
-        latent=given.latent,
-        **_reading(given, model),
-    )
+    options = {name: vars(given)[name] for name in ("interval", "prefix", "latent")}
+    options |= _reading(given, model)
+    rows, dropped = predict_table(model, given.data, given.output, **options)
     terminal.tell_dropped(dropped, given.json)
     seconds = perf_counter() - begin
     report = {"output": str(given.output), "rows": rows, "dropped": dropped, "seconds": seconds}
@@ -168,17 +162,12 @@ def serve(given: o.Given) -> None:
         from distgp import serve as server
     except ImportError as error:
         raise ValueError(str(error)) from error
-    server.serve(
-        given.model,
-        given.host,
-        given.port,
-        given.device,
-        lambda url: terminal.tell(
-            f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet
-        ),
-        max_rows=given.max_rows,
-        max_bytes=given.max_bytes,
-    )
+
+    def ready(url: str) -> None:
+        terminal.tell(f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet)
+
+    limits = {"max_rows": given.max_rows, "max_bytes": given.max_bytes}
+    server.serve(given.model, given.host, given.port, given.device, ready, **limits)
 
 
 def version(given: o.Given) -> None:
@@ -196,9 +185,8 @@ def _about_fit(model: DistributedGPRegressor, as_json: bool) -> dict[str, Any]:
     if said.stopped is not None:
         found["stopped"] = said.stopped
     if choice is not None:
-        best = choice.best
-        found |= {"held_out_rmse": best.rmse, "held_out_nlpd": best.nlpd}
-        found["held_out_cover"] = best.cover
+        named = ("rmse", "nlpd", "cover")
+        found |= {f"held_out_{name}": getattr(choice.best, name) for name in named}
     if as_json:
         found["choice"] = None if choice is None else [asdict(trial) for trial in choice.trials]
     return found

@@ -81,10 +81,7 @@ def column_options(
 def held_out_by(
     validation: str, time: str | None, groups: str | None, columns: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the columns that decide which rows are held out, and the options of the inputs.
-
-    They are no inputs, unless they are listed as such. Columns that would not be used are refused.
-    """
+    """Return the columns that say which rows are held out, no inputs unless listed, and those options."""
     if time is not None and validation != "last":
         raise ValueError("--time orders the rows for --validation last: give both, or neither")
     if groups is not None and validation != "groups":

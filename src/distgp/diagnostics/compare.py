@@ -122,8 +122,7 @@ def compare(
     X, y : array-like
         The test rows and their targets.
     full : tuple, optional
-        The name and the model of a reference, as `reference` returns them. It gets a result of its
-        own, the first, and the others' latent predictions are compared with it.
+        What `reference` returns: the first result is its own, and the others are compared with it.
     aggregators : iterable of str, optional
         Names of `distgp.AGGREGATORS`; by default all that serve this kind of experts.
     verbose : bool, default=False
@@ -199,8 +198,7 @@ def on_split(
     columns : Columns, optional
         The columns that the inputs were made of, where they come from a table.
     **options : array-like of shape (n,)
-        For "last", `time`: when each row was observed, in numbers or dates; by default the rows are in
-        order. For "groups", `groups`: the group of each row.
+        For "last", `time`: when each row was observed; for "groups", `groups`: the group of each row.
     """
     X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:

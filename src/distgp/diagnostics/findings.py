@@ -25,8 +25,7 @@ LAST_ROUNDS = 10
 """The accepted rounds at the end of training whose progress is looked at."""
 NOTICEABLE = 1e-3
 """Nats per row that the objective must have fallen in these rounds for training to be unfinished, half of
-them in the last two: L-BFGS gains much in ten rounds, and next to nothing in the last of them when it
-has arrived."""
+them in the last two: when L-BFGS has arrived, it gains next to nothing in the last of ten rounds."""
 AT_BOUND = 1e-3
 """The relative distance within which a hyperparameter counts as at its bound."""
 ALL_NOISE = 0.99
@@ -140,8 +139,7 @@ def _last_values(result: TrainingResult) -> list[float]:
 def at_bounds(model: TargetModel, bounded: frozenset[str]) -> str | None:
     """Tell which hyperparameters are at bounds that the user gave, or lengthscales at the lower default.
 
-    Other defaults are no news: a lengthscale at its upper bound belongs to a column that is not used,
-    and neither the cap of the signal variance nor the floor of the noise changes predictions.
+    Other defaults are no news: they belong to columns that are not used, or do not change predictions.
     """
     result, parameters = model.training, model.ensemble.parameters
     if result is None or result.bounds is None:
@@ -174,11 +172,10 @@ def _entries(path: str, chosen: Tensor) -> list[str]:
 def nothing_learnt(model: TargetModel, rows: int) -> str | None:
     """Tell that training found no pattern: all is noise, or the function is so rough that it is like noise.
 
-    The noise is compared with the variance of the targets that the experts were given: 1 where they were
-    standardised, the data's own where not. Noise and kernel's variance together would be no measure
-    of it, since with long lengthscales the kernel's stands for a constant. A kernel is like noise where
-    it makes nearly all rows independent of their nearest row. Where experts differ, none may have learnt
-    anything.
+    The noise is compared with the variance of the targets that the experts were given. Noise and kernel's
+    variance together would be no measure of it, since with long lengthscales the kernel's stands for a
+    constant. A kernel is like noise where it makes nearly all rows independent of their nearest row. Where
+    experts differ, none may have learnt anything.
     """
     result = model.training
     if result is None or result.bounds is None or rows < LEAST_ROWS:
@@ -213,10 +210,7 @@ def _share_alone(model: TargetModel) -> float:
 
 @travels("distances", X="inputs", numbers="inputs")
 def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
-    """Return the largest squared correlation of f at each point with f at another row of a worker, (N,).
-
-    Rows with the same number as the point are the point itself.
-    """
+    """Return the largest squared correlation of f at each point with f at another row of a worker, (N,)."""
     shard, kernel = posterior.rows_held(), posterior.parameters.kernel
     rows = shard.X.to(posterior.parameters.noise.dtype)
     points, numbers = X.to(rows), numbers.to(rows.device)
@@ -243,11 +237,7 @@ def _target_moments(posterior: Posterior) -> Tensor | None:
 
 
 def too_few(model: TargetModel) -> str | None:
-    """Tell what inducing inputs leave unexplained, where they are as many as "auto" takes at most.
-
-    The mean of k(x, x) − q(x, x) over all training rows is known from the sums that sparse experts
-    are made of, so that no rows are needed.
-    """
+    """Tell what inducing inputs leave unexplained, where they are as many as "auto" takes at most."""
     ensemble, Z = model.ensemble, model.ensemble.parameters.inducing
     if ensemble.expert.holds_rows or Z is None or Z.shape[-2] < LARGEST_INDUCING:
         return None

@@ -1,8 +1,8 @@
 """The hyperparameters of a kernel in the units of the data, and the relevance of its columns.
 
-A kernel is taken apart into a sum of products, k = Σ_t σ_t² Π_f k_tf: products of sums are multiplied
-out. Each product is a part, with one signal variance σ_t² and factors k_tf that are no sums or products
-themselves. The quantities that are shown follow from that form and from the scaling of the data:
+A kernel is taken apart into a sum of products, k = Σ_t σ_t² Π_f k_tf, with products of sums multiplied out.
+Each product is a part, with one signal variance σ_t² and factors k_tf. The quantities that are shown follow
+from that form and from the scaling of the data:
 
 - a lengthscale ℓ_j and a period p_j are multiplied by the scale of their column. The lengthscale of a
   periodic kernel is one on the circle, which has no unit, and stays as it is;
@@ -36,9 +36,8 @@ class Quantity:
     """One hyperparameter in the units of the data.
 
     `part` is the part of the kernel that it belongs to, from 1, and 0 for the noise and the linear trend;
-    `factor` the kernel in it, such as "Matern52", or "". `name` tells what it is, such as "lengthscale" or
-    "signal sd". `column` is None where it belongs to all columns. Where experts differ, `value` is their
-    median, and `low` and `high` are their range.
+    `factor` the kernel in it, such as "Matern52", or ""; `column` is None where it belongs to all columns.
+    Where experts differ, `value` is their median, and `low` and `high` are their range.
     """
 
     part: int

@@ -1,11 +1,10 @@
-"""How unlike the training rows are rows to predict?
+"""The distance of rows to predict from the training rows.
 
-A Gaussian process says little about rows unlike all that it was trained on: its uncertainty there is that
-of its prior, which the training rows never put to the test. Two distances tell such rows. The Mahalanobis
-distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) from the mean of all training rows needs d² numbers and notices columns
-that drift, alone or against each other. The distance to the nearest training row needs the rows, and
-notices gaps between them. Each is compared with what the training rows themselves have: a ratio
-of 1 is the distance that 99 % of them keep to the others.
+The uncertainty of such rows is that of the prior, which the training rows never put to the test. Two
+distances tell them. The Mahalanobis distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) from the mean of all training rows
+needs d² numbers and notices columns that drift, alone or against each other. The distance to the nearest
+training row needs the rows, and notices gaps between them. A ratio of 1 is the distance that 99 % of the
+training rows keep to the others.
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ from distgp.experts.base import chunk_rows, in_chunks
 QUANTILE = 0.99
 """The share of the training rows that are no more unlike the others than a ratio of 1."""
 RIDGE = 1e-6
-"""What is added to the variance of every standardised column: constant columns have none, and those of a
-category always sum to one."""
+"""Added to the variance of every standardised column: constant columns have none."""
 SAMPLE = 4096
 """Rows at most that the quantiles are taken from."""
 LEAST_SAMPLE, SAMPLE_PAIRS = 512, 2**27
-"""Where rows are many, fewer of them are asked for their nearest row: as many as make this number of pairs
-of rows, but no fewer than 512. From 262,144 rows on it is these 512."""
+"""Of many rows, as many are asked for their nearest row as make this number of pairs, but at least 512."""
 SMALLEST = 1e-9
 """Quantiles below this, of rows that are all the same, are taken as this."""
 TOLD_SHARE, TOLD_ROWS = 0.1, 20
@@ -182,8 +179,7 @@ def _nearest(item: HoldsRows, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:
 def _nearest_other(batch: Shard, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor) -> Tensor:
     """The distance of rows with these numbers to the nearest of a worker's rows with another number.
 
-    A row has one number, so that among its two nearest rows at least one is another. One that
-    repeats it counts, with distance 0.
+    Among the two nearest rows at least one is another; one that repeats the row counts, with distance 0.
     """
     real = batch.rows >= 0
     search = Neighbors(standardised(batch.X[real], mean, scale))

@@ -165,7 +165,7 @@ def plot_residuals(
     axes: Sequence[Axes] | None = None,
     target: int = 0,
 ) -> list[Axes]:
-    """Draw the residuals, observed minus predicted, against the predictions and against each column.
+    """Draw the residuals, observed minus predicted, against the predictions, then against each column.
 
     A line joins the means of ten groups of rows of about the same size. Where the model has found all
     that the columns say, it stays near 0. Residuals of training rows are smaller than those of new ones.

@@ -97,13 +97,12 @@ class Inputs:
 
     def mahalanobis(self, X: Tensor) -> Tensor:
         """The Mahalanobis distance of rows, as a ratio to its 99 % quantile."""
-        L = self.L.to(X.device)
+        return torch.cat(in_chunks(self.distances, X, X.shape[-1])) / self.far
 
-        def distance(chunk: Tensor) -> Tensor:
-            standard = standardised(chunk, self.mean, self.scale)
-            return linalg.solve_lower(L, standard.mT).square_().sum(0).sqrt_()
-
-        return torch.cat(in_chunks(distance, X, X.shape[-1])) / self.far
+    def distances(self, X: Tensor) -> Tensor:
+        """The Mahalanobis distance of rows, of all at once."""
+        standard = standardised(X, self.mean, self.scale)
+        return linalg.solve_lower(self.L.to(X.device), standard.mT).square_().sum(0).sqrt_()
 
 
 def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
@@ -148,7 +147,7 @@ def _in_parts(batch: Shard) -> Iterator[Tensor]:
 @travels("distances")
 def _square_distances(batch: Shard, inputs: Inputs) -> Tensor:
     """Squared Mahalanobis distances of a worker's rows."""
-    return torch.cat([inputs.mahalanobis(X).square().cpu() for X in _in_parts(batch)])
+    return torch.cat([inputs.distances(X).square().cpu() for X in _in_parts(batch)])
 
 
 @travels("moments")

@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,8 @@ def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
         if candidate.name != gp.choice_.best.name:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                one = distgp.DistributedGPRegressor(device=device, **candidate.settings)
+                settings: Any = dict(candidate.settings)
+                one = distgp.DistributedGPRegressor(device=device, **settings)
                 mean, std = one.fit(X, y).predict(X_test, return_std=True)
             taken = {"seconds": time.perf_counter() - begin}
             yield {"model": f"distgp, {candidate.name}"} | figures(y_test, mean, std) | taken

@@ -20,7 +20,7 @@ import torch
 from _measure import read_csv, table_in_page, write_csv
 
 import distgp
-from distgp.cli.demo import make_data
+from distgp.cli.commands import make_data
 from distgp.data import Shard, place, placed
 from distgp.engines import Engine, LocalEngine, Placement
 from distgp.engines.ray import RayEngine

@@ -5,12 +5,11 @@ With a pooled model's L_u, B and w (see `experts.sparse`) the prediction at x is
     μ(x) = k_u(x)ᵀ a,                            a = L_u⁻ᵀ w,
     s²(x) = k(x, x) − ‖Rᵀ k_u(x)‖²,              R = L_u⁻ᵀ F with F Fᵀ = I − B⁻¹,
 
-one matrix of kernel values times (a, R): no factorisation and no triangular solve is left for the
-prediction, so every runtime that multiplies matrices can do it. The estimator itself solves, with
-v = L_u⁻¹k_u and s² = k − ‖v‖² + ‖L_B⁻¹v‖². With an explicit L_u⁻¹ that form would lose digits: K_uu is
-almost singular, and what its small pivots blow up cancels only between the two norms. In R it has
-cancelled beforehand: I − B⁻¹ ≤ AAᵀ gives ‖R‖ ≤ ‖K_uu⁻¹K_uf‖ / σ, and K_uu⁻¹k_u(x) are only the weights
-with which the inducing inputs interpolate f(x).
+one matrix of kernel values times (a, R), which every runtime that multiplies matrices can do. The
+estimator itself solves, with v = L_u⁻¹k_u and s² = k − ‖v‖² + ‖L_B⁻¹v‖². With an explicit L_u⁻¹ that form
+would lose digits: K_uu is almost singular, and what its small pivots blow up cancels only between the two
+norms. In R it has cancelled beforehand: I − B⁻¹ ≤ AAᵀ gives ‖R‖ ≤ ‖K_uu⁻¹K_uf‖ / σ, and K_uu⁻¹k_u(x) are
+only the weights with which the inducing inputs interpolate f(x).
 """
 
 from __future__ import annotations
@@ -33,19 +32,15 @@ from distgp.model import TargetModel
 def to_module(
     models: Sequence[TargetModel], one_target: bool, latent: bool = False
 ) -> PooledModule:
-    """Make one module of the pooled models of all targets, on their device, in float64.
-
-    A ValueError refuses a model that is not a pooled one, or is one of a transformed target.
-    """
+    """Make one module of the pooled models of all targets, on their device, in float64."""
     return PooledModule([PooledTarget(model) for model in models], one_target, latent)
 
 
 class PooledModule(nn.Module):
-    """Means and standard deviations of all targets, at points in the units of the data.
+    """Means and standard deviations of all targets, (N,) or (N, targets), in the units of the data.
 
-    They are (N,) with `one_target`, else (N, targets). The standard deviation is that of an observation or,
-    with `latent`, of the function f; the attribute may be changed, but an exported program keeps the value
-    that it was exported with.
+    The standard deviation is that of an observation or, with `latent`, of the function f; the attribute may
+    be changed, but an exported program keeps the value that it was exported with.
     """
 
     def __init__(
@@ -83,11 +78,8 @@ class PooledTarget(nn.Module):
         posterior, noise = _pooled(model)
         scaling, F = model.scaling, linalg.cholesky(posterior.shrinkage(), "I − B⁻¹")
         slope = np.zeros_like(scaling.x_mean) if scaling.slope is None else scaling.slope
-        buffers = {
-            "x_mean": scaling.x_mean,
-            "x_scale": scaling.x_scale,
-            "y_mean": scaling.y_mean,
-            "y_scale": scaling.y_scale,
+        units = ("x_mean", "x_scale", "y_mean", "y_scale")
+        buffers = {name: getattr(scaling, name) for name in units} | {
             "slope": slope,
             "noise": noise,
             "inducing": inducing(posterior.parameters),
@@ -149,9 +141,9 @@ def _buffer(path: str) -> str:
 def _with_tensors(kernel: Kernel, values: Mapping[str, Tensor], prefix: str = "") -> Kernel:
     """The same kernel with other tensors, by path, unchecked, and in plain operations.
 
-    `Kernel.with_parameters` looks whether values are positive, and whoever traces a module for export
-    knows no values. The derivative that `FixedShape` has written by hand is for training: it holds for
-    first derivatives only, and neither torch.func nor torch.compile can look inside.
+    `Kernel.with_parameters` looks at values, which whoever traces a module for export does not know. The
+    derivative that `FixedShape` has written by hand is for training: it holds for first derivatives only,
+    and neither torch.func nor torch.compile can look inside.
     """
     made = object.__new__(type(kernel))
     for name, value in vars(kernel).items():

@@ -390,8 +390,8 @@ def test_info(run, folder):
 
 
 def test_demo(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("distgp.cli.demo.N_EXPERTS", 4)
-    monkeypatch.setattr("distgp.cli.demo.N_TEST", 100)
+    monkeypatch.setattr("distgp.cli.commands.N_EXPERTS", 4)
+    monkeypatch.setattr("distgp.cli.commands.N_TEST", 100)
     picture = tmp_path / "demo.png"
     done = run("demo", "-o", picture, "--rows", "300")
     assert picture.read_bytes()[:4] == b"\x89PNG" and f"picture: {picture}" in done.stdout

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from distgp._util.checks import is_number
-from distgp.aggregation.ensemble import Ensemble
 from distgp.data import shard as sample
 from distgp.data.shard import Shard, unstack
 from distgp.engines import LocalPlacement, Placement, travels

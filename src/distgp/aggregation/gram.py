@@ -22,7 +22,7 @@ from distgp.aggregation.base import WIDE, Aggregator, Combined, Ensemble, refusa
 from distgp.aggregation.variance import Basis
 from distgp.engines import travels
 from distgp.experts import LinearPosterior, Prediction, SparsePosterior, SparseSums
-from distgp.experts.base import Means, chunk_rows
+from distgp.experts.base import chunk_rows
 from distgp.experts.linear import Means
 from distgp.experts.sums import row_sums
 from distgp.likelihoods.gaussian import in_noise_units

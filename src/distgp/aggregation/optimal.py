@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.numbers import is_integer
-from distgp._util.warn import warn_user
+from distgp._util.checks import is_integer, warn_user
 from distgp.aggregation import gram
 from distgp.aggregation.base import (
     WIDE,

@@ -18,11 +18,6 @@ from torch import Tensor
 from distgp import linalg
 from distgp._util.checks import warn_user
 from distgp.aggregation.base import WIDE, Combined, Ensemble, joined, predictions
-from distgp.aggregation.ensemble import WIDE, Ensemble
-from distgp.aggregation.gram import (
-    Basis,
-    central_variance,
-)
 from distgp.aggregation.nested import moment_entries, moments
 from distgp.data.shard import Shard
 from distgp.engines import travels

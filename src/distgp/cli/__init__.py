@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 import distgp
-from distgp.cli import demo
-from distgp.cli.commands import compare, fit, info, predict, score, serve, version
+from distgp.cli.commands import compare, demo, fit, info, predict, score, serve, version
 from distgp.cli.options import command
 
 app = typer.Typer(
@@ -39,7 +38,7 @@ def before_commands(
     del version
 
 
-for run in (fit, predict, score, compare, info, serve, demo.demo, version):
+for run in (fit, predict, score, compare, info, serve, demo, version):
     app.command()(command(run))
 
 

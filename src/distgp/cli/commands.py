@@ -1,4 +1,4 @@
-"""fit, predict, score, compare, info and serve: a model and its table."""
+"""The commands: each is a function of the options that were given."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import typer
 
 import distgp
 from distgp.cli import options as o
 from distgp.cli import terminal
+from distgp.diagnostics import compare as comparison
+from distgp.diagnostics.compare import Result
 from distgp.plan import expert_for
+from distgp.regressor import DistributedGPRegressor
+
+N_EXPERTS = 64
+N_TEST = 5_000
+NOISE = 0.3
+"""The demonstration: more rows than one GP would like."""
 
 
 def fit(given: o.Given) -> None:
@@ -59,15 +68,9 @@ def predict(given: o.Given) -> None:
     terminal.refuse_existing(given.force, given.output)
     terminal.refuse_input(given.output, given.model)
     model, begin = distgp.load(given.model), perf_counter()
-    rows, dropped = predict_table(
-        model,
-        given.data,
-        given.output,
-        interval=given.interval,
-        prefix=given.prefix,
-        latent=given.latent,
-        **_reading(given, model),
-    )
+    options = {name: vars(given)[name] for name in ("interval", "prefix", "latent")}
+    options |= _reading(given, model)
+    rows, dropped = predict_table(model, given.data, given.output, **options)
     terminal.tell_dropped(dropped, given.json)
     seconds = perf_counter() - begin
     report = {"output": str(given.output), "rows": rows, "dropped": dropped, "seconds": seconds}
@@ -84,7 +87,7 @@ def score(given: o.Given) -> None:
     terminal.print_figures(figures, given.json)
 
 
-def _reading(given: o.Given, model: distgp.DistributedGPRegressor) -> dict[str, Any]:
+def _reading(given: o.Given, model: DistributedGPRegressor) -> dict[str, Any]:
     """Return the options with which tables are predicted and scored; some default to the model's own."""
     return {
         "missing": given.missing or model.missing,
@@ -99,7 +102,6 @@ def compare(given: o.Given) -> None:
     from distgp.cli.streaming import row_values
     from distgp.data import rows
     from distgp.data.table import Table
-    from distgp.diagnostics.compare import expert_of, left_out, on_split, write_csv
     from distgp.plotting import comparison_figure, save_figure
 
     csv, picture = (Path(f"{given.output}{suffix}") for suffix in (".csv", ".png"))
@@ -116,7 +118,7 @@ def compare(given: o.Given) -> None:
     if given.expert == "auto":  # all aggregators are to be compared, not ways to fit
         model.set_params(expert=expert_for(len(X)))
     with o.open_engine(given) as engine:
-        results = on_split(
+        results = comparison.on_split(
             model.set_params(engine=engine),
             X,
             y,
@@ -127,8 +129,8 @@ def compare(given: o.Given) -> None:
             columns=learnt,
             **row_values(table, by, keep),
         )
-        others, kind = left_out(model), expert_of(model)
-    write_csv(results, csv)
+        others, kind = comparison.left_out(model), comparison.expert_of(model)
+    comparison.write_csv(results, csv)
     save_figure(comparison_figure(results), picture)
     if given.json:
         listed = [vars(result) for result in results]
@@ -163,17 +165,12 @@ def serve(given: o.Given) -> None:
         from distgp import serve as server
     except ImportError as error:
         raise ValueError(str(error)) from error
-    server.serve(
-        given.model,
-        given.host,
-        given.port,
-        given.device,
-        lambda url: terminal.tell(
-            f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet
-        ),
-        max_rows=given.max_rows,
-        max_bytes=given.max_bytes,
-    )
+
+    def ready(url: str) -> None:
+        terminal.tell(f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet)
+
+    limits = {"max_rows": given.max_rows, "max_bytes": given.max_bytes}
+    server.serve(given.model, given.host, given.port, given.device, ready, **limits)
 
 
 def version(given: o.Given) -> None:
@@ -182,7 +179,7 @@ def version(given: o.Given) -> None:
     typer.echo(distgp.__version__)
 
 
-def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str, Any]:
+def _about_fit(model: DistributedGPRegressor, as_json: bool) -> dict[str, Any]:
     """Return the figures of a fitted model with one target: its kernel, training and choice."""
     said, choice = model.summary().targets[0], getattr(model, "choice_", None)
     found: dict[str, Any] = {"kernel": str(model.kernel_), "noise_sd": said.noise.value}
@@ -191,9 +188,79 @@ def _about_fit(model: distgp.DistributedGPRegressor, as_json: bool) -> dict[str,
     if said.stopped is not None:
         found["stopped"] = said.stopped
     if choice is not None:
-        best = choice.best
-        found |= {"held_out_rmse": best.rmse, "held_out_nlpd": best.nlpd}
-        found["held_out_cover"] = best.cover
+        named = ("rmse", "nlpd", "cover")
+        found |= {f"held_out_{name}": getattr(choice.best, name) for name in named}
     if as_json:
         found["choice"] = None if choice is None else [asdict(trial) for trial in choice.trials]
     return found
+
+
+def demo(given: o.Given) -> None:
+    """Fit 120,000 rows with distributed experts, compare all aggregators, draw a picture."""
+    from distgp.plotting import check_suffix
+
+    terminal.refuse_existing(given.force, given.output)
+    check_suffix(given.output)
+    model, full = _fitted(given.rows, show=not given.quiet)
+    X, y = make_data(N_TEST, seed=1)
+    results = comparison.compare(model, X, y, full, verbose=not given.quiet)
+    _draw(model, X, results, given.output)
+    terminal.print_results(results, comparison.left_out(model), comparison.expert_of(model))
+    typer.echo(f"picture: {given.output}")
+
+
+def truth(X: np.ndarray) -> np.ndarray:
+    """Return a surface with fast and slow parts over [0, 1]²."""
+    x, z = X.T
+    return (
+        np.sin(24.0 * x * (0.4 + x))
+        + 0.7 * np.cos(20.0 * z + 9.0 * x)
+        + np.exp(-40.0 * ((x - 0.3) ** 2 + (z - 0.7) ** 2))
+    )
+
+
+def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Observe the surface with noise at n random places, X (n, 2) and y (n,)."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 2))
+    return X, truth(X) + NOISE * rng.normal(size=n)
+
+
+def _fitted(
+    rows: int, show: bool
+) -> tuple[DistributedGPRegressor, tuple[str, DistributedGPRegressor]]:
+    """Fit distributed experts to this many rows, and the full GP with the same hyperparameters."""
+    X, y = make_data(rows, seed=0)
+    terminal.tell(f"fitting {rows:,} rows with {N_EXPERTS} sparse experts", show)
+    model = DistributedGPRegressor(
+        expert="sparse", n_experts=N_EXPERTS, kernel="rbf", random_state=0, verbose=show
+    ).fit(X, y)
+    terminal.tell(f"{model.n_inducing_} inducing inputs; {model.kernel_}", show)
+    return model, comparison.reference(model, X, y)
+
+
+def _draw(
+    model: DistributedGPRegressor, X: np.ndarray, results: list[Result], picture: Path
+) -> None:
+    """Draw a slice of the surface, all aggregators' distance to the full GP and NLPD, and calibration."""
+    from matplotlib import pyplot as plt
+
+    from distgp.plotting import plot_calibration, plot_comparison, save_figure
+
+    figure, axes = plt.subplots(1, 4, figsize=(18, 4.4), layout="constrained")
+    across = np.linspace(-0.15, 1.15, 300)
+    points = np.column_stack([across, np.full_like(across, 0.7)])
+    axes[0].plot(across, truth(points), color="black", linewidth=1, label="truth")
+    for color, name in (("C3", "poe"), ("C0", "pooled")):
+        mean, std = model.predict(points, return_std=True, latent=True, aggregation=name)
+        axes[0].plot(across, mean, color=color, label=f"{name}, with 90 % of f")
+        axes[0].fill_between(across, mean - 1.645 * std, mean + 1.645 * std, color=color, alpha=0.2)
+    axes[0].axvspan(0, 1, color="0.95", zorder=-1)
+    axes[0].set(xlabel="x, with z = 0.7 (grey: where the data are)", title="a slice")
+    axes[0].legend(fontsize="small")
+    plot_comparison(results, "w2", axes[1]).set_title(f"distance to the {results[0].name}")
+    plot_comparison(results, "nlpd", axes[2]).set_title("negative log predictive density")
+    for name in ("pooled", "grbcm", "poe"):
+        plot_calibration(model, X, truth(X), name, latent=True, label=name, ax=axes[3])
+    axes[3].set_title("calibration of the function itself")
+    save_figure(figure, picture)

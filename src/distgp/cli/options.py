@@ -1,21 +1,19 @@
-"""The values that the texts of options stand for."""
+"""The options of all commands, and the values that their texts stand for."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import typer
 
 import distgp
-from distgp.cli import options as o
 from distgp.cli.terminal import plain_errors
 from distgp.data.encoding import CHOICES
 from distgp.engines import Engine, opened
@@ -60,10 +58,7 @@ def open_engine(given: Given) -> Engine:
 
 
 def columns_given(given: Given) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the columns of what `fit` takes for each row, by parameter, and the options of the inputs.
-
-    Columns of weights and noise variances, which `compare` does not take, are never inputs.
-    """
+    """Return the columns of what `fit` takes for each row, by parameter, and the options of the inputs."""
     columns = column_options(given.features, given.drop, given.categorical, given.dates)
     by, columns = held_out_by(given.validation, given.time, given.groups, columns)
     options = {"sample_weight": "weight", "noise_variance": "noise_variance"}
@@ -86,10 +81,7 @@ def column_options(
 def held_out_by(
     validation: str, time: str | None, groups: str | None, columns: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the columns that decide which rows are held out, and the options of the inputs.
-
-    They are no inputs, unless they are listed as such. Columns that would not be used are refused.
-    """
+    """Return the columns that say which rows are held out, no inputs unless listed, and those options."""
     if time is not None and validation != "last":
         raise ValueError("--time orders the rows for --validation last: give both, or neither")
     if groups is not None and validation != "groups":
@@ -192,13 +184,11 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, StrEnum) else value
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One option of some commands.
 
-    Where the table gives no default, it is that of the regressor's parameter of the same name; without such
-    a parameter it is False or None where the kind allows that, and else the option is required. `read`
-    makes the value of what typer found, and `limits` are the smallest and the largest number.
+    The default is that of the regressor's parameter of the same name, where the table gives none; without
+    such a parameter False or None where the kind allows that, and else the option is required.
     """
 
     name: str
@@ -206,8 +196,6 @@ class Option:
     help: str
     commands: str
     default: object = ...
-    read: Callable[[Any], object] = _plain
-    limits: tuple[int | None, int | None] = (None, None)
 
     def parameter(self) -> Parameter:
         """Return the parameter by which a function tells typer of this option."""
@@ -215,7 +203,7 @@ class Option:
             declared = typer.Argument(help=self.help)
         else:
             names = [f"--{self.name.replace('_', '-')}", *SHORT.get(self.name, ())]
-            low, high = self.limits
+            low, high = LIMITS.get(self.name, (None, None))
             declared = typer.Option(self._default(), *names, help=self.help, min=low, max=high)
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=declared, annotation=self.kind)
 
@@ -223,8 +211,8 @@ class Option:
         """Return the value of an option that is not given; typer takes `...` for none."""
         if self.default is not ...:
             return self.default
-        if self.name in o.PARAMETERS:
-            mirrored = o.PARAMETERS[self.name].default
+        if self.name in PARAMETERS:
+            mirrored = PARAMETERS[self.name].default
             absent = "none" if self.kind is str else None
             return absent if mirrored in (None, ()) else mirrored
         if self.kind is bool:
@@ -234,18 +222,23 @@ class Option:
 
 ARGUMENTS = ("model", "data")
 SHORT = {"output": ["-o"], "quiet": ["-q"]}
+LIMITS = {"port": (0, 65_535), "max_rows": (1, None), "max_bytes": (1, None)}
+READERS: dict[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("n_experts", "n_inducing"), number_or_word),
+    **dict.fromkeys(("target_transform", "calibrate", "training"), word_or_none),
+    "fixed": parse_fixed,
+    "bounds": parse_bounds,
+    "priors": parse_priors,
+}
+"""The functions that make a value of what typer found, by the names of options."""
 FITS, READS = "fit compare", "predict score"
+TABLES = f"{FITS} {READS}"
 Text = str | None
 Texts = list[str] | None
 
 TABLE = (
     Option("model", Path, "a model written by `distgp fit`", "predict score info serve"),
-    Option(
-        "data",
-        str,
-        "CSV, Parquet or Arrow file; folder or glob of Parquet",
-        "fit compare predict score",
-    ),
+    Option("data", str, "CSV, Parquet or Arrow file; folder or glob of Parquet", TABLES),
     # What is read and written.
     Option("target", str, "the column to predict", FITS),
     Option("target", Text, "the column of the target; default: that of fitting", "score"),
@@ -263,11 +256,11 @@ TABLE = (
     Option("aggregation", Text, "another aggregator than fitted", READS, None),
     Option("prefix", str, "before mean, std, lower, upper", "predict", ""),
     Option(
-        "missing", o.Missing | None, "missing values; default: as the model was fitted", READS, None
+        "missing", Missing | None, "missing values; default: as the model was fitted", READS, None
     ),
     Option(
         "unknown_categories",
-        o.Unknown | None,
+        Unknown | None,
         "categories not seen in fitting: refuse, or take as new",
         READS,
     ),
@@ -275,33 +268,26 @@ TABLE = (
     Option("features", Text, "input columns, by comma; default: all others", FITS),
     Option("drop", Text, "columns to leave out, by comma", FITS),
     Option("categorical", Text, "number columns that are labels, by comma", FITS),
-    Option("dates", o.Dates, "dates: refuse, or expand to days and phases", FITS),
-    Option("missing", o.Missing, "missing values: refuse, drop those rows, or impute means", FITS),
+    Option("dates", Dates, "dates: refuse, or expand to days and phases", FITS),
+    Option("missing", Missing, "missing values: refuse, drop those rows, or impute means", FITS),
     Option(
-        "validation", o.Validation, "rows held out: at random, the last ones, or whole groups", FITS
+        "validation", Validation, "rows held out: at random, the last ones, or whole groups", FITS
     ),
     Option("time", Text, "column that orders the rows for --validation last; no input", FITS),
     Option("groups", Text, "column of the groups held out whole; no input", FITS),
     Option("weight", Text, "column of the rows' weights, as copies; no input", "fit"),
     Option("noise_variance", Text, "column of the targets' noise variances; no input", "fit"),
-    Option(
-        "target_transform",
-        str,
-        "none, log or yeo-johnson: of the target",
-        "fit",
-        read=o.word_or_none,
-    ),
+    Option("target_transform", str, "none, log or yeo-johnson: of the target", "fit"),
     Option(
         "calibrate",
         str,
         "none, or conformal: intervals calibrated on rows held out of the fit",
         "fit",
-        read=o.word_or_none,
     ),
     # The model and its training.
     Option("expert", str, f"auto, {', '.join(distgp.EXPERTS)}", FITS),
-    Option("n_experts", str, "how many experts, auto or cv", FITS, read=o.number_or_word),
-    Option("n_inducing", str, "how many inducing inputs, or auto", FITS, read=o.number_or_word),
+    Option("n_experts", str, "how many experts, auto or cv", FITS),
+    Option("n_inducing", str, "how many inducing inputs, or auto", FITS),
     Option("n_neighbors", int, "nearest rows per predicted point (nearest)", FITS),
     Option("aggregation", str, f"auto, {', '.join(distgp.AGGREGATORS)}", "fit"),
     Option(
@@ -314,9 +300,7 @@ TABLE = (
     Option("mean", str, "constant, or linear: a trend is taken out first", FITS),
     Option("partition", str, ", ".join(distgp.PARTITIONS), "fit"),
     Option("partition_column", Text, "one expert per value of this column", "fit"),
-    Option(
-        "training", str, f"auto, none, {', '.join(distgp.ALGORITHMS)}", FITS, read=o.word_or_none
-    ),
+    Option("training", str, f"auto, none, {', '.join(distgp.ALGORITHMS)}", FITS),
     Option("n_iter", int | None, "rounds of training, at most", FITS),
     Option("learning_rate", float | None, "learning rate, of methods that have one", "fit"),
     Option(
@@ -324,7 +308,6 @@ TABLE = (
         Texts,
         "hyperparameters that training leaves as they are: noise, variance, …",
         FITS,
-        read=o.parse_fixed,
     ),
     Option(
         "bounds",
@@ -332,7 +315,6 @@ TABLE = (
         "between which values training keeps a hyperparameter (of the standardised data): "
         "lengthscale=0.1:10",
         FITS,
-        read=o.parse_bounds,
     ),
     Option(
         "priors",
@@ -340,22 +322,21 @@ TABLE = (
         "prior of a hyperparameter (of the standardised data): noise=lognormal:0.1:1 (median, "
         "spread), lengthscale=gamma:2:1 (shape, rate)",
         FITS,
-        read=o.parse_priors,
     ),
     # Where it runs.
     Option(
         "host", str, "address to listen at; 0.0.0.0 for other machines too", "serve", "127.0.0.1"
     ),
-    Option("port", int, "port to listen at; 0 for a free one", "serve", 8000, limits=(0, 65_535)),
-    Option("max_rows", int, "rows of one request, at most", "serve", 100_000, limits=(1, None)),
-    Option("max_bytes", int, "bytes of one request, at most", "serve", 2**26, limits=(1, None)),
+    Option("port", int, "port to listen at; 0 for a free one", "serve", 8000),
+    Option("max_rows", int, "rows of one request, at most", "serve", 100_000),
+    Option("max_bytes", int, "bytes of one request, at most", "serve", 2**26),
     Option("device", str, "cpu or cuda", FITS),
     Option("device", Text, "cpu or cuda; default: where the model was fitted", "serve", None),
     Option("dtype", str, "float64 or float32", "fit"),
     Option("engine", str, "local, or ray: a Ray cluster; workers read Parquet", FITS),
     Option("address", Text, "of a Ray cluster; default: RAY_ADDRESS, else start one", FITS),
     Option("workers", int | None, "Ray workers at most; default: one per CPU", FITS),
-    Option("seed", int, "seed of everything random", FITS, o.PARAMETERS["random_state"].default),
+    Option("seed", int, "seed of everything random", FITS, PARAMETERS["random_state"].default),
     # What is told.
     Option("force", bool, "overwrite what exists", "fit predict compare demo"),
     Option("json", bool, "print one JSON object instead of text", "fit predict score compare info"),
@@ -363,13 +344,13 @@ TABLE = (
 )
 
 
-def command(run: Callable[[o.Given], None]) -> Callable[..., None]:
+def command(run: Callable[[Given], None]) -> Callable[..., None]:
     """Return the function that typer makes a command of: it has the options of the table."""
     rows = [row for row in TABLE if run.__name__ in row.commands.split()]
 
     def called(**found: object) -> None:
         with plain_errors():
-            run(o.Given(**{row.name: row.read(found[row.name]) for row in rows}))
+            run(Given(**{name: READERS.get(name, _plain)(v) for name, v in found.items()}))
 
     called.__name__, called.__doc__ = run.__name__, run.__doc__
     vars(called)["__signature__"] = Signature([row.parameter() for row in rows])

@@ -32,11 +32,10 @@ def fit_table(
     held_out_by: Mapping[str, str] | None = None,
     **options: Any,
 ) -> int:
-    """Fit a model to a table, which the workers of a cluster read by themselves where they can.
+    """Fit a model to a table, and return the number of rows that were dropped.
 
-    The model's engine is an object. The values of `label_column` divide the rows over experts; None leaves
-    that to the model. `held_out_by` names the columns of what `fit` takes for each row, and the options
-    are those of `distgp.data.encoding.learn_columns`. Returns the number of rows that were dropped.
+    The workers of a cluster read it by themselves where they can. The values of `label_column` divide the
+    rows over experts, and `held_out_by` names the columns of what `fit` takes for each row.
     """
     source = Table.open(path)
     if source.kind == "parquet" and not isinstance(model.engine, LocalEngine):
@@ -61,13 +60,10 @@ def fit_table(
 def row_values(
     table: pa.Table, named: Mapping[str, str], keep: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Read the columns of what a model takes for each row, one value for each of the rows kept.
-
-    A "time" is a number or a date, "groups" and "partition" are texts, all others numbers.
-    """
+    """Read the columns of what a model takes for each row, one value for each of the rows kept."""
     kept, found = table.filter(pa.array(keep)), {}
-    readers = {"time": (_times, "order"), "groups": (_labels, "divide")}
-    readers["partition"] = readers["groups"]
+    labels = _labels, "divide"
+    readers = {"time": (_times, "order"), "groups": labels, "partition": labels}
     for kind, name in named.items():
         read, use = readers.get(kind, (numbers, "count"))
         if name not in table.schema.names:
@@ -88,8 +84,12 @@ def _labels(name: str, column: pa.ChunkedArray) -> np.ndarray:
 def _times(name: str, column: pa.ChunkedArray) -> np.ndarray:
     """Return the values of a column of numbers or dates; texts are read as dates."""
     kind, is_ = column.type, pa.types
-    dated = (is_.is_date, is_.is_timestamp, is_.is_string, is_.is_large_string)
-    if any(holds(kind) for holds in dated):
+    if (
+        is_.is_date(kind)
+        or is_.is_timestamp(kind)
+        or is_.is_string(kind)
+        or is_.is_large_string(kind)
+    ):
         try:
             return column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False)
         except pa.ArrowException as error:
@@ -114,10 +114,9 @@ def predict_table(
     show: bool,
     **options: Any,
 ) -> tuple[int, int]:
-    """Read, predict and write a table in pieces: its own columns, then mean, std, lower and upper.
+    """Read, predict and write a table in pieces, and return the numbers of rows written and dropped.
 
-    The names of the new columns begin with `prefix`; the options are those of the model's `predict`.
-    Returns the numbers of rows written and dropped.
+    Its own columns are followed by mean, std, lower and upper, whose names begin with `prefix`.
     """
     if not 0 < interval < 1:
         raise ValueError(f"interval must be a probability between 0 and 1, got {interval}")
@@ -156,10 +155,7 @@ def score_table(
     show: bool,
     **options: Any,
 ) -> dict[str, Any]:
-    """Compare predictions with the target column of a table, by default that of fitting, in pieces.
-
-    Returns the numbers of rows and of dropped rows, RMSE, R², NLPD, and the coverage of 90 % intervals.
-    """
+    """Compare predictions with the target column of a table, by default that of fitting, in pieces."""
     table, columns = Table.open(path), columns_of(model)
     columns = columns if target is None else replace(columns, target=target)
     if not columns.target:

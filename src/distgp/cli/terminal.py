@@ -33,8 +33,7 @@ def plain_errors() -> Iterator[None]:
     """Turn errors and warnings of the block into one line each, and errors into an exit code.
 
     2 is for what the user can mend, 1 for a mistake of our own, 130 for an interruption, and 128 and the
-    signal's number where the process is told to end; what was being written is removed then. Readers
-    that leave before the end, as `head` does, are no error.
+    signal's number where the process is told to end. Readers that leave, as `head` does, are no error.
     """
     try:
         with warnings.catch_warnings(), _ended_by_signals():
@@ -71,10 +70,7 @@ def _judged(error: Exception) -> tuple[int, str]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the block as an exception does, so that it can tidy up.
-
-    A signal that is ignored, as SIGHUP is under `nohup`, stays so.
-    """
+    """Have SIGTERM and SIGHUP end the block as an exception does, unless `nohup` has them ignored."""
 
     def end(number: int, frame: object) -> None:
         del frame
@@ -94,10 +90,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _teller() -> Callable[..., None]:
-    """Return a function that prints warnings as one line each, without their place in the code.
-
-    Tables are predicted in pieces; that rows are unlike the training rows is said of the first alone.
-    """
+    """Return a function that prints warnings as one line each, that of novelty of a first piece alone."""
     told: set[type[Warning]] = set()
 
     def tell_warning(message: Warning | str, category: type[Warning], *details: object) -> None:
@@ -158,10 +151,7 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
 def print_results(
     results: Sequence[Result], left_out: Sequence[str] = (), expert: str = ""
 ) -> None:
-    """Print a comparison as a table, baselines last, and below it why some aggregators are not there.
-
-    Those that are left out are for other kinds of experts than these.
-    """
+    """Print a comparison as a table, baselines last, and below it why some aggregators are not there."""
     grid = Grid(box=None, pad_edge=False)
     grid.add_column("")
     for title in ("seconds", "RMSE", "NLPD", "90 % cover", "W2 to full"):

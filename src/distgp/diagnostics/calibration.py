@@ -1,10 +1,9 @@
 """Split-conformal calibration: how far errors on held-out rows reach, in units of the prediction's own.
 
-Rows that the model never saw are predicted, and |y − mean| / std of each is kept. For any coverage c the
-⌈(n + 1)c⌉-th smallest of these n scores takes the place of the normal quantile. If the rows to come are
-exchangeable with the calibration rows, the intervals cover at least c of them on average, whatever the
-model (Vovk et al. 2005; scores in units of the predicted deviation: Lei et al. 2018). With groups the
-same holds within every group ("Mondrian").
+|y − mean| / std of n rows that the model never saw is kept. For any coverage c the ⌈(n + 1)c⌉-th smallest
+of these scores takes the place of the normal quantile. If the rows to come are exchangeable with these, the
+intervals cover at least c of them on average, whatever the model (Vovk et al. 2005; Lei et al. 2018). With
+groups the same holds within every group ("Mondrian").
 """
 
 from __future__ import annotations
@@ -37,17 +36,7 @@ def held_out(n: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of held-out rows, of one target.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n,)
-        |y − mean| / std of an observation, in ascending order.
-    groups : tuple of str
-        The groups, as text, where there are any.
-    by_group : tuple of ndarray
-        The scores of each group, in ascending order.
-    """
+    """Scores |y − mean| / std of held-out rows of one target, and of each group, in ascending order."""
 
     scores: np.ndarray
     groups: tuple[str, ...] = ()
@@ -63,9 +52,8 @@ class Calibration:
             return Calibration(np.sort(scores))
         names = as_names(groups)
         found = tuple(sorted(set(names.tolist())))
-        return Calibration(
-            np.sort(scores), found, tuple(np.sort(scores[names == name]) for name in found)
-        )
+        by_group = tuple(np.sort(scores[names == name]) for name in found)
+        return Calibration(np.sort(scores), found, by_group)
 
     def multiples(self, coverage: float, n: int, groups: ArrayLike | None = None) -> np.ndarray:
         """Count the standard deviations that the interval reaches to each side of the mean, (n,).
@@ -111,8 +99,6 @@ def multiples(scores: Calibration | None, q: float, n: int, groups: ArrayLike | 
             "together. Give groups=, one for each row",
             CalibrationWarning,
         )
-    if scores is None:
+    if scores is None or q == 0.5:
         return np.full(n, norm.ppf(q))
-    if q == 0.5:
-        return np.zeros(n)
     return np.sign(q - 0.5) * scores.multiples(abs(2.0 * q - 1.0), n, groups)

@@ -32,11 +32,10 @@ FULL_EXACT_ROWS = 5_000
 class Result:
     """One aggregator's figures on the test rows, or why it cannot combine these experts.
 
-    `name` is that of the aggregator, the reference or a baseline. `seconds` is the time to combine the
-    experts and to predict the test rows; of a baseline, to fit and to predict. RMSE and NLPD are in the
-    target's units, `coverage` is the share of the targets inside their 90 % intervals, and `w2` the
-    2-Wasserstein distance of the latent predictions to those of the full GP, None for baselines. `error` is
-    the reason of a failure; all figures are then None.
+    `name` is that of the aggregator, the reference or a baseline, `seconds` the time to combine the experts
+    (to fit, of a baseline) and to predict. RMSE and NLPD are in the target's units, `coverage` is that of
+    90 % intervals, `w2` the 2-Wasserstein distance of the latent predictions to those of the full GP, None
+    for baselines. `error` is the reason of a failure; all figures are then None.
     """
 
     name: str
@@ -64,14 +63,12 @@ def expert_of(model: DistributedGPRegressor) -> str:
 
 def serving(model: DistributedGPRegressor) -> list[str]:
     """Name the aggregators that can combine experts of a fitted model's kind."""
-    kind = expert_of(model)
-    return [name for name, aggregator in AGGREGATORS.items() if kind in aggregator.serves]
+    return [name for name, rule in AGGREGATORS.items() if expert_of(model) in rule.serves]
 
 
 def left_out(model: DistributedGPRegressor) -> list[str]:
     """Name the aggregators that are for other kinds of experts than a fitted model's."""
-    kind = expert_of(model)
-    return [name for name, aggregator in AGGREGATORS.items() if kind not in aggregator.serves]
+    return [name for name in AGGREGATORS if name not in serving(model)]
 
 
 def reference(
@@ -79,7 +76,8 @@ def reference(
 ) -> tuple[str, DistributedGPRegressor]:
     """Fit the full GP with the hyperparameters of a model: one expert with all rows.
 
-    It is exact up to `FULL_EXACT_ROWS` rows, and sparse with the model's inducing inputs beyond.
+    It is exact up to `FULL_EXACT_ROWS` rows, and sparse with the model's inducing inputs beyond. Returned
+    are what it is called, and the fitted reference.
 
     Parameters
     ----------
@@ -87,11 +85,6 @@ def reference(
         A fitted model whose experts share their hyperparameters.
     X, y : array-like
         The rows that it was fitted to.
-
-    Returns
-    -------
-    tuple
-        What the reference is called, and the fitted reference.
     """
     if np.ndim(model.noise_):
         raise ValueError("experts with different hyperparameters have no full GP to compare with")
@@ -118,7 +111,9 @@ def compare(
     aggregators: Iterable[str] | None = None,
     verbose: bool = False,
 ) -> list[Result]:
-    """Measure every aggregator of the same experts on test rows.
+    """Measure every aggregator of the same experts on test rows, in the target's units.
+
+    An aggregator that cannot combine these experts says why.
 
     Parameters
     ----------
@@ -127,17 +122,11 @@ def compare(
     X, y : array-like
         The test rows and their targets.
     full : tuple, optional
-        The name and the model of a reference, as `reference` returns them. It gets a result of its
-        own, the first, and the others' latent predictions are compared with it.
+        What `reference` returns: the first result is its own, and the others are compared with it.
     aggregators : iterable of str, optional
         Names of `distgp.AGGREGATORS`; by default all that serve this kind of experts.
     verbose : bool, default=False
         Whether to show progress.
-
-    Returns
-    -------
-    list of Result
-        In the target's units. An aggregator that cannot combine these experts says why.
     """
     y = np.asarray(y, dtype=np.float64)
     names = serving(model) if aggregators is None else list(aggregators)
@@ -188,7 +177,7 @@ def on_split(
     columns: Columns | None = None,
     **options: ArrayLike | None,
 ) -> list[Result]:
-    """Fit a model on a share of the rows, and compare its aggregators and baselines on the others.
+    """Fit a model on a share of the rows, and compare its aggregators, then baselines, on the others.
 
     Where the experts share their hyperparameters the full GP is the reference.
 
@@ -209,13 +198,7 @@ def on_split(
     columns : Columns, optional
         The columns that the inputs were made of, where they come from a table.
     **options : array-like of shape (n,)
-        For "last", `time`: when each row was observed, in numbers or dates; by default the rows are in
-        order. For "groups", `groups`: the group of each row.
-
-    Returns
-    -------
-    list of Result
-        Those of `compare`, then those of the baselines.
+        For "last", `time`: when each row was observed; for "groups", `groups`: the group of each row.
     """
     X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:
@@ -239,8 +222,7 @@ def baselines(
     """Measure predictors that are no GPs: the training mean, ridge regression, gradient boosting.
 
     Each predicts a Gaussian. The standard deviation is that of the training targets for their mean, and
-    that of the errors on a fifth of the training rows, left out for that, for the others. The results
-    have `baseline` true.
+    that of the errors on a fifth of the training rows, left out for that, for the others.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 

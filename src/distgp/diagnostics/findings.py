@@ -1,13 +1,12 @@
 """Warnings after a fit about what its user should know, each with what to do about it.
 
-Every check is a function of one fitted model that returns a few words, or None where all is well.
-`warn_about_fit` makes all checks of all targets, and warns once of each kind.
+Every check returns a few words about one fitted model, or None where all is well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -26,8 +25,7 @@ LAST_ROUNDS = 10
 """The accepted rounds at the end of training whose progress is looked at."""
 NOTICEABLE = 1e-3
 """Nats per row that the objective must have fallen in these rounds for training to be unfinished, half of
-them in the last two: L-BFGS gains much in ten rounds, and next to nothing in the last of them when it
-has arrived."""
+them in the last two: when L-BFGS has arrived, it gains next to nothing in the last of ten rounds."""
 AT_BOUND = 1e-3
 """The relative distance within which a hyperparameter counts as at its bound."""
 ALL_NOISE = 0.99
@@ -49,30 +47,45 @@ NAMED_AT_MOST = 6
 class FitWarning(UserWarning):
     """A fit found something that its user should know."""
 
+    remedy: ClassVar[str] = ""
+
 
 class NotConvergedWarning(FitWarning, ConvergenceWarning):
     """Training used up its rounds while the objective still fell."""
+
+    remedy = "Give more rounds by n_iter, or go on from here by warm_start=True and another fit"
 
 
 class BoundWarning(FitWarning):
     """A hyperparameter ended at a bound that stopped it."""
 
+    remedy = (
+        "If a bound of your own is meant as it is, nothing is wrong; otherwise widen it in `bounds`. A "
+        "lengthscale at its lower bound says that the target jumps from each value of the column to the "
+        "next, as it does for identifiers, for categories written as numbers, and where there is no "
+        "pattern at all: drop such a column, or make it one column of 0 and 1 per value"
+    )
+
 
 class NothingLearntWarning(FitWarning):
     """The model takes nearly all of the target for noise."""
+
+    remedy = (
+        "Check that the rows of X belong to those of y and that the columns can say anything about the "
+        "target; if they can, start training from other lengthscales with a `kernel` of your own"
+    )
 
 
 class InducingWarning(FitWarning, inducing.InducingWarning):
     """The largest number of inducing inputs that "auto" takes is too small for the data."""
 
+    remedy = (
+        'Take expert="nearest", which looks at the rows near to each point, or more inducing inputs by '
+        "n_inducing, at a cost that grows with their square"
+    )
 
-@dataclass(frozen=True, eq=False)
-class FittedModel:
-    """A fitted model, the names of the hyperparameters that the user gave bounds for, and its rows."""
 
-    model: TargetModel
-    bounded: frozenset[str]
-    rows: int
+KINDS = (NotConvergedWarning, BoundWarning, NothingLearntWarning, InducingWarning)
 
 
 def warn_about_fit(
@@ -86,22 +99,25 @@ def warn_about_fit(
     `given_bounds` names the hyperparameters that the user, not a default, gave bounds for; `targets` are
     the names of the targets, by default numbers.
     """
-    names = [f"target {i}" for i in range(len(models))] if targets is None else targets
     bounded = frozenset(given_bounds or ())
-    for category, check, remedy in CHECKS:
-        texts = [check(FittedModel(model, bounded, rows)) for model in models]
+    checks = [
+        (unfinished(m, rows), at_bounds(m, bounded), nothing_learnt(m, rows), too_few(m))
+        for m in models
+    ]
+    names = [f"target {i}" for i in range(len(models))] if targets is None else targets
+    for category, texts in zip(KINDS, zip(*checks, strict=True), strict=True):
         found = [(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
         if found:
             said = "; ".join(t if len(models) == 1 else f"{name}: {t}" for name, t in found)
-            warn_user(f"{said[0].upper()}{said[1:]}. {remedy}", category)
+            warn_user(f"{said[0].upper()}{said[1:]}. {category.remedy}", category)
 
 
-def unfinished(fit: FittedModel) -> str | None:
+def unfinished(model: TargetModel, rows: int) -> str | None:
     """Tell how much the objective fell in the last rounds, where training used up all of them."""
-    result = fit.model.training
+    result = model.training
     if result is None or result.stopped != "iterations":
         return None
-    values, rows = _last_values(result), result.rows or fit.rows
+    values, rows = _last_values(result), result.rows or rows
     if len(values) < 2:
         return None
     fall, lately = (values[0] - values[-1]) / rows, (values[-3:][0] - values[-1]) / rows
@@ -120,18 +136,17 @@ def _last_values(result: TrainingResult) -> list[float]:
     return [round_.objective for round_ in rounds if round_.accepted][-LAST_ROUNDS - 1 :]
 
 
-def at_bounds(fit: FittedModel) -> str | None:
+def at_bounds(model: TargetModel, bounded: frozenset[str]) -> str | None:
     """Tell which hyperparameters are at bounds that the user gave, or lengthscales at the lower default.
 
-    Other defaults are no news: a lengthscale at its upper bound belongs to a column that is not used,
-    and neither the cap of the signal variance nor the floor of the noise changes predictions.
+    Other defaults are no news: they belong to columns that are not used, or do not change predictions.
     """
-    result, parameters = fit.model.training, fit.model.parameters
+    result, parameters = model.training, model.ensemble.parameters
     if result is None or result.bounds is None:
         return None
     kernel = {f"kernel.{name}": value for name, value in parameters.kernel.parameters().items()}
     values = kernel | {"noise": parameters.noise}
-    given = {path for name in fit.bounded for path in parameters.paths(name)}
+    given = {path for name in bounded for path in parameters.paths(name)}
     found: list[str] = []
     for path, (low, high) in result.bounds.items():
         below = values[path] <= low * (1.0 + AT_BOUND)
@@ -154,23 +169,22 @@ def _entries(path: str, chosen: Tensor) -> list[str]:
     return [f"{path}[{i}]" if len(chosen) > 1 else path for i in chosen.nonzero()[:, 0].tolist()]
 
 
-def nothing_learnt(fit: FittedModel) -> str | None:
+def nothing_learnt(model: TargetModel, rows: int) -> str | None:
     """Tell that training found no pattern: all is noise, or the function is so rough that it is like noise.
 
-    The noise is compared with the variance of the targets that the experts were given: 1 where they were
-    standardised, the data's own where not. Noise and kernel's variance together would be no measure
-    of it, since with long lengthscales the kernel's stands for a constant. A kernel is like noise where
-    it makes nearly all rows independent of their nearest row. Where experts differ, none may have learnt
-    anything.
+    The noise is compared with the variance of the targets that the experts were given. Noise and kernel's
+    variance together would be no measure of it, since with long lengthscales the kernel's stands for a
+    constant. A kernel is like noise where it makes nearly all rows independent of their nearest row. Where
+    experts differ, none may have learnt anything.
     """
-    model, result = fit.model, fit.model.training
-    if result is None or result.bounds is None or fit.rows < LEAST_ROWS:
+    result = model.training
+    if result is None or result.bounds is None or rows < LEAST_ROWS:
         return None
     moments = [part for part in model.ensemble.placement.map(_target_moments) if part is not None]
     if moments and "noise" in result.bounds:
         n, total, squares = torch.stack(moments).sum(0).tolist()
         variance = squares / n - (total / n) ** 2
-        noise = float(model.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
+        noise = float(model.ensemble.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
         if noise >= ALL_NOISE * variance > 0:
             return (
                 f"nothing was learnt: the noise variance is {100 * min(1.0, noise / variance):.0f} % of "
@@ -196,10 +210,7 @@ def _share_alone(model: TargetModel) -> float:
 
 @travels("distances", X="inputs", numbers="inputs")
 def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
-    """Return the largest squared correlation of f at each point with f at another row of a worker, (N,).
-
-    Rows with the same number as the point are the point itself.
-    """
+    """Return the largest squared correlation of f at each point with f at another row of a worker, (N,)."""
     shard, kernel = posterior.rows_held(), posterior.parameters.kernel
     rows = shard.X.to(posterior.parameters.noise.dtype)
     points, numbers = X.to(rows), numbers.to(rows.device)
@@ -221,17 +232,13 @@ def _target_moments(posterior: Posterior) -> Tensor | None:
     """Return n, Σy and Σy² of a worker's rows; None where they are no longer held."""
     if posterior.shard is None:
         return None
-    y = posterior.shard.flatten().without_padding().y.double()
+    y = posterior.shard.y[posterior.shard.rows >= 0].double()
     return torch.stack([y.new_tensor(len(y)), y.sum(), y.square().sum()]).cpu()
 
 
-def too_few_inducing(fit: FittedModel) -> str | None:
-    """Tell what inducing inputs leave unexplained, where they are as many as "auto" takes at most.
-
-    The mean of k(x, x) − q(x, x) over all training rows is known from the sums that sparse experts
-    are made of, so that no rows are needed.
-    """
-    ensemble, Z = fit.model.ensemble, fit.model.parameters.inducing
+def too_few(model: TargetModel) -> str | None:
+    """Tell what inducing inputs leave unexplained, where they are as many as "auto" takes at most."""
+    ensemble, Z = model.ensemble, model.ensemble.parameters.inducing
     if ensemble.expert.holds_rows or Z is None or Z.shape[-2] < LARGEST_INDUCING:
         return None
     left, n = torch.stack(ensemble.placement.map(_residual)).sum(0).tolist()
@@ -249,33 +256,3 @@ def _residual(posterior: SparsePosterior) -> Tensor:
     sums = posterior.sums
     left = sums.trace - sums.AAt.diagonal(dim1=-2, dim2=-1).sum(-1)
     return torch.stack([left.sum(), sums.n.to(left).sum()]).cpu()
-
-
-CHECKS: tuple[tuple[type[FitWarning], Callable[[FittedModel], str | None], str], ...] = (
-    (
-        NotConvergedWarning,
-        unfinished,
-        "Give more rounds by n_iter, or go on from here by warm_start=True and another fit",
-    ),
-    (
-        BoundWarning,
-        at_bounds,
-        "If a bound of your own is meant as it is, nothing is wrong; otherwise widen it in `bounds`. A "
-        "lengthscale at its lower bound says that the target jumps from each value of the column to the "
-        "next, as it does for identifiers, for categories written as numbers, and where there is no "
-        "pattern at all: drop such a column, or make it one column of 0 and 1 per value",
-    ),
-    (
-        NothingLearntWarning,
-        nothing_learnt,
-        "Check that the rows of X belong to those of y and that the columns can say anything about the "
-        "target; if they can, start training from other lengthscales with a `kernel` of your own",
-    ),
-    (
-        InducingWarning,
-        too_few_inducing,
-        'Take expert="nearest", which looks at the rows near to each point, or more inducing inputs by '
-        "n_inducing, at a cost that grows with their square",
-    ),
-)
-"""The warnings, the check that finds a reason for each, and what to do about it."""

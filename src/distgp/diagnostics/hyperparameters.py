@@ -1,8 +1,8 @@
 """The hyperparameters of a kernel in the units of the data, and the relevance of its columns.
 
-A kernel is taken apart into a sum of products, k = Σ_t σ_t² Π_f k_tf: products of sums are multiplied
-out. Each product is a part, with one signal variance σ_t² and factors k_tf that are no sums or products
-themselves. The quantities that are shown follow from that form and from the scaling of the data:
+A kernel is taken apart into a sum of products, k = Σ_t σ_t² Π_f k_tf, with products of sums multiplied out.
+Each product is a part, with one signal variance σ_t² and factors k_tf. The quantities that are shown follow
+from that form and from the scaling of the data:
 
 - a lengthscale ℓ_j and a period p_j are multiplied by the scale of their column. The lengthscale of a
   periodic kernel is one on the circle, which has no unit, and stays as it is;
@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -36,9 +36,8 @@ class Quantity:
     """One hyperparameter in the units of the data.
 
     `part` is the part of the kernel that it belongs to, from 1, and 0 for the noise and the linear trend;
-    `factor` the kernel in it, such as "Matern52", or "". `name` tells what it is, such as "lengthscale" or
-    "signal sd". `column` is None where it belongs to all columns. Where experts differ, `value` is their
-    median, and `low` and `high` are their range.
+    `factor` the kernel in it, such as "Matern52", or ""; `column` is None where it belongs to all columns.
+    Where experts differ, `value` is their median, and `low` and `high` are their range.
     """
 
     part: int
@@ -61,8 +60,7 @@ class Quantity:
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """A product σ² Π_f k_f without sums or products among its factors; σ² is (M,), or (1,) for all."""
 
     variance: np.ndarray
@@ -186,8 +184,7 @@ def shared_columns(
 ) -> dict[str, tuple[int, ...]]:
     """Find the columns with one lengthscale for several features, and the places of these.
 
-    They go by the names given for their places, or else by those of the features. Where kernels disagree
-    the first counts.
+    They go by the names of their places, or of the features; where kernels disagree the first counts.
     """
     found: dict[str, tuple[int, ...]] = {}
     parts = (part for kernel in kernels for part in parts_of(kernel))
@@ -242,3 +239,43 @@ def _slopes_and_variance(factor: Kernel, d: int) -> tuple[np.ndarray, np.ndarray
     for place, column in enumerate(active):
         found[:, column] += own[:, place]
     return found, variance
+
+
+def name_of(part: Part, columns: Sequence[str], shared: Shared) -> str:
+    """Name the factors of a part by their classes, with their columns where they are not all."""
+    names: list[str] = []
+    for factor in part.factors:
+        active = active_columns(factor, len(columns))
+        own = ", ".join(label for label, _ in labelled(active, columns, shared))
+        name = type(factor).__name__
+        names.append(name if len(active) == len(columns) else f"{name}({own})")
+    return " × ".join(names) or "Constant"
+
+
+def by_column(quantities: Iterable[Quantity]) -> dict[tuple[int, str, str], dict[str, Quantity]]:
+    """Return the quantities of columns by part, factor and name; factors that are alike get numbers."""
+    cells: dict[tuple[int, str, str], dict[str, Quantity]] = {}
+    for q in quantities:
+        if q.column is None:
+            continue
+        key, again = (q.part, q.factor, q.name), 1
+        while q.column in cells.get(key, {}):
+            again += 1
+            key = (q.part, f"{q.factor} {again}", q.name)
+        cells.setdefault(key, {})[q.column] = q
+    return cells
+
+
+def cell(quantities: Sequence[Quantity]) -> str:
+    """Write the quantities in one place of a table; of several that differ, their range."""
+    texts = dict.fromkeys(map(str, quantities))
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{min(q.low for q in quantities):.4g} to {max(q.high for q in quantities):.4g}"
+
+
+def titles(keys: Sequence[tuple[int, str, str]]) -> list[str]:
+    """Return the shortest titles that tell hyperparameters apart: by name, factor and part."""
+    forms = ("{2}", "{1} {2}", "{1} {2} (part {0})")
+    every = ([form.format(*key) for key in keys] for form in forms)
+    return next(found for found in every if len(set(found)) == len(found))

@@ -1,7 +1,6 @@
-"""Measures of how good a prediction is: pure functions of arrays or tensors, each returning a float.
+"""Measures of how good a prediction (`mean`, `variance`) of true values `y` is, each a float.
 
-`y` are the true values, `mean` and `variance` a prediction of them. Give the observed variance
-(noise included) to score observations, the latent one to score the latent truth.
+Give the observed variance (noise included) to score observations, the latent one to score f.
 """
 
 from __future__ import annotations
@@ -59,10 +58,8 @@ def wasserstein2(mean: Values, variance: Values, mean2: Values, variance2: Value
 
 def _arrays(*values: Values) -> tuple[np.ndarray, ...]:
     """The values as float64 arrays of one common shape, without NaN."""
-    arrays = tuple(
-        np.asarray(v.detach().cpu() if isinstance(v, Tensor) else v, dtype=np.float64)
-        for v in values
-    )
+    plain = (v.detach().cpu() if isinstance(v, Tensor) else v for v in values)
+    arrays = tuple(np.asarray(v, dtype=np.float64) for v in plain)
     if len({array.shape for array in arrays}) != 1 or arrays[0].size == 0:
         shapes = ", ".join(str(array.shape) for array in arrays)
         raise ValueError(f"expected values of one shape, at least one each, got {shapes}")

@@ -1,11 +1,10 @@
-"""How unlike the training rows are rows to predict?
+"""The distance of rows to predict from the training rows.
 
-A Gaussian process says little about rows unlike all that it was trained on: its uncertainty there is that
-of its prior, which the training rows never put to the test. Two distances tell such rows. The Mahalanobis
-distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) from the mean of all training rows needs d² numbers and notices columns
-that drift, alone or against each other. The distance to the nearest training row needs the rows, and
-notices gaps between them. Each is compared with what the training rows themselves have: a ratio
-of 1 is the distance that 99 % of them keep to the others.
+The uncertainty of such rows is that of the prior, which the training rows never put to the test. Two
+distances tell them. The Mahalanobis distance √((x − μ)ᵀ Σ⁻¹ (x − μ)) from the mean of all training rows
+needs d² numbers and notices columns that drift, alone or against each other. The distance to the nearest
+training row needs the rows, and notices gaps between them. A ratio of 1 is the distance that 99 % of the
+training rows keep to the others.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ from distgp.experts.base import chunk_rows, in_chunks
 QUANTILE = 0.99
 """The share of the training rows that are no more unlike the others than a ratio of 1."""
 RIDGE = 1e-6
-"""What is added to the variance of every standardised column: constant columns have none, and those of a
-category always sum to one."""
+"""Added to the variance of every standardised column: constant columns have none."""
 SAMPLE = 4096
 """Rows at most that the quantiles are taken from."""
 LEAST_SAMPLE, SAMPLE_PAIRS = 512, 2**27
-"""Where rows are many, fewer of them are asked for their nearest row: as many as make this number of pairs
-of rows, but no fewer than 512. From 262,144 rows on it is these 512."""
+"""Of many rows, as many are asked for their nearest row as make this number of pairs, but at least 512."""
 SMALLEST = 1e-9
 """Quantiles below this, of rows that are all the same, are taken as this."""
 TOLD_SHARE, TOLD_ROWS = 0.1, 20
@@ -53,20 +50,10 @@ class NoveltyWarning(UserWarning):
 class Inputs:
     """The training inputs: their moments, and the distances that they keep to each other.
 
-    Parameters
-    ----------
-    mean, scale : Tensor of shape (d,)
-        Mean and standard deviation of the columns as the experts see them; the scale is 1 where a
-        column does not vary. Where the data were standardised these are close to 0 and 1.
-    L : Tensor of shape (d, d)
-        The Cholesky factor of the covariance of (x − mean) / scale plus 10⁻⁶·I.
-    rows : int
-        The number of rows.
-    far : float
-        The 99 % quantile of the Mahalanobis distance of a training row.
-    apart : float or None
-        The 99 % quantile of the Euclidean distance, in standardised units, between a training row and
-        its nearest other row; None where it was not asked for.
+    `mean` and `scale` (d,) are those of the columns as the experts see them, the scale 1 where a column
+    does not vary; `L` (d, d) is the Cholesky factor of the covariance of (x − mean) / scale plus 10⁻⁶·I.
+    `far` is the 99 % quantile of the Mahalanobis distance of a training row, `apart` that of the distance
+    to its nearest other row in standardised units, None where it was not asked for.
     """
 
     travels_as: ClassVar[str] = "moments"
@@ -81,11 +68,9 @@ class Inputs:
     def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> Inputs:
         """Measure the rows where they are: sums of d² numbers and the distances of a sample travel.
 
-        With `nearest` some rows travel too, as they do for experts that hold theirs.
-
-        Every row of the sample is compared with the others without itself. Removing a row from mean
-        and covariance turns its squared distance D² into nD² / (n − 1 − D²): a row is always closer
-        to moments that contain it, and where rows are few by much.
+        With `nearest` some rows travel too. Every row of the sample is compared with the others without
+        itself: removing a row from mean and covariance turns its squared distance D² into
+        nD² / (n − 1 − D²), since a row is always closer to moments that contain it.
         """
         sums = [torch.stack(parts).sum(0) for parts in zip(*shards.map(_sums), strict=True)]
         n, mean = int(sums[0]), sums[1] / sums[0]
@@ -104,19 +89,19 @@ class Inputs:
         far, apart = _quantile(square.sqrt()), None
         if nearest and n > 1:
             count = min(SAMPLE, max(LEAST_SAMPLE, SAMPLE_PAIRS // n))
-            rows = sample.drawn(shards, count, seed)
-            apart = _quantile(_nearest_others(shards, mean, scale, rows))
+            few = sample.drawn(shards, count, seed)
+            found = shards.map(_nearest_other, mean, scale, few.X, few.rows)
+            apart = _quantile(torch.stack([distance.cpu() for distance in found]).amin(0))
         return Inputs(mean, scale, L, n, far, apart)
 
     def mahalanobis(self, X: Tensor) -> Tensor:
         """The Mahalanobis distance of rows, as a ratio to its 99 % quantile."""
-        L = self.L.to(X.device)
+        return torch.cat(in_chunks(self.distances, X, X.shape[-1])) / self.far
 
-        def distance(chunk: Tensor) -> Tensor:
-            standard = standardised(chunk, self.mean, self.scale)
-            return linalg.solve_lower(L, standard.mT).square_().sum(0).sqrt_()
-
-        return torch.cat(in_chunks(distance, X, X.shape[-1])) / self.far
+    def distances(self, X: Tensor) -> Tensor:
+        """The Mahalanobis distance of rows, of all at once."""
+        standard = standardised(X, self.mean, self.scale)
+        return linalg.solve_lower(self.L.to(X.device), standard.mT).square_().sum(0).sqrt_()
 
 
 def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
@@ -130,11 +115,7 @@ def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
 
 
 def warn_of_novelty(inputs: Inputs, X: Tensor) -> None:
-    """Warn where many rows are unlike the training rows, by the Mahalanobis distance alone.
-
-    That is where more than a tenth of at least 20 rows (N, d), in the units of the experts, lie beyond
-    the 99 % quantile of at least 50 training rows.
-    """
+    """Warn where many rows (N, d) are unlike the training rows, by the Mahalanobis distance alone."""
     if inputs.rows < LEAST_ROWS or len(X) < TOLD_ROWS:
         return
     share = float((inputs.mahalanobis(X) > 1.0).double().mean())
@@ -155,70 +136,53 @@ def standardised(X: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return (X.double() - mean.to(X.device)) / scale.to(X.device)
 
 
-def _real(item: HoldsRows) -> Shard:
-    """All rows of a worker, of shards or of experts that hold theirs, as one shard."""
-    return item.rows_held().flatten().without_padding()
-
-
-def _in_parts(item: HoldsRows) -> Iterator[Tensor]:
-    """The inputs of a worker's rows, some at a time, so that no copy of all is made."""
-    rows: Shard = item.rows_held().flatten()
-    return (part.without_padding().X for part in rows.chunks(chunk_rows(rows.d, rows.X.device)))
+def _in_parts(batch: Shard) -> Iterator[Tensor]:
+    """The inputs of a worker's rows without padding, some at a time, so that no copy of all is made."""
+    X, real = batch.X.flatten(0, -2), batch.rows.flatten() >= 0
+    size = chunk_rows(X.shape[-1], X.device)
+    return (part[own] for part, own in zip(X.split(size), real.split(size), strict=True))
 
 
 @travels("distances")
-def _square_distances(item: HoldsRows, inputs: Inputs) -> Tensor:
+def _square_distances(batch: Shard, inputs: Inputs) -> Tensor:
     """Squared Mahalanobis distances of a worker's rows."""
-    return inputs.mahalanobis(_real(item).X).square().cpu()
+    return torch.cat([inputs.distances(X).square().cpu() for X in _in_parts(batch)])
 
 
 @travels("moments")
-def _sums(item: HoldsRows) -> tuple[Tensor, Tensor]:
+def _sums(batch: Shard) -> tuple[Tensor, Tensor]:
     """n and Σx of a worker's rows."""
-    parts = [(len(X), X.sum(0, dtype=torch.float64).cpu()) for X in _in_parts(item)]
+    parts = [(len(X), X.sum(0, dtype=torch.float64).cpu()) for X in _in_parts(batch)]
     total = torch.stack([part for _, part in parts]).sum(0)
     return total.new_tensor(sum(n for n, _ in parts)), total
 
 
 @travels("moments", mean="moments")
-def _products(item: HoldsRows, mean: Tensor) -> Tensor:
+def _products(batch: Shard, mean: Tensor) -> Tensor:
     """Σ(x − μ)(x − μ)ᵀ of a worker's rows, (d, d)."""
-
-    def product(X: Tensor) -> Tensor:
-        centred = X.double() - mean.to(X.device)
-        return centred.mT @ centred
-
-    return torch.stack([product(X) for X in _in_parts(item)]).sum(0).cpu()
+    centred = (X.double() - mean.to(X.device) for X in _in_parts(batch))
+    return torch.stack([part.mT @ part for part in centred]).sum(0).cpu()
 
 
 @travels("distances", mean="moments", scale="moments", X="points")
 def _nearest(item: HoldsRows, mean: Tensor, scale: Tensor, X: Tensor) -> Tensor:
     """The distance of every row of X to the nearest of a worker's rows, (N,)."""
-    rows = _real(item).X
-    search = Neighbors(standardised(rows, mean, scale))
-    queries = standardised(X.to(rows.device), mean, scale)
+    held = item.rows_held()
+    search = Neighbors(standardised(held.X[held.rows >= 0], mean, scale))
+    queries = standardised(X.to(held.X.device), mean, scale)
     return search.nearest(queries, 1)[0][:, 0].sqrt()
 
 
-def _nearest_others(shards: Placement[Shard], mean: Tensor, scale: Tensor, some: Shard) -> Tensor:
-    """The distance of some rows to the nearest of all other rows."""
-    found = shards.map(_nearest_other, mean, scale, some.X, some.rows)
-    return torch.stack([distance.cpu() for distance in found]).amin(0)
-
-
 @travels("distances", mean="moments", scale="moments", X="inputs", numbers="inputs")
-def _nearest_other(
-    item: HoldsRows, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor
-) -> Tensor:
+def _nearest_other(batch: Shard, mean: Tensor, scale: Tensor, X: Tensor, numbers: Tensor) -> Tensor:
     """The distance of rows with these numbers to the nearest of a worker's rows with another number.
 
-    A row has one number, so that among its two nearest rows at least one is another. One that
-    repeats it counts, with distance 0.
+    Among the two nearest rows at least one is another; one that repeats the row counts, with distance 0.
     """
-    held = _real(item)
-    search = Neighbors(standardised(held.X, mean, scale))
-    square, index = search.nearest(standardised(X.to(held.X.device), mean, scale), 2)
-    same = held.rows[index.clamp_min(0)] == numbers.to(held.rows.device)[:, None]
+    real = batch.rows >= 0
+    search = Neighbors(standardised(batch.X[real], mean, scale))
+    square, index = search.nearest(standardised(X.to(batch.X.device), mean, scale), 2)
+    same = batch.rows[real][index.clamp_min(0)] == numbers.to(batch.rows.device)[:, None]
     return torch.where(same | (index < 0), torch.inf, square).amin(-1).sqrt()
 
 

@@ -13,20 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
-from distgp.diagnostics.hyperparameters import (
-    Quantity,
-    Shared,
-    active_columns,
-    labelled,
-    parts_of,
-    per_expert,
-    quantities_of,
-    relevance,
-    shared_columns,
-)
+from distgp.diagnostics import hyperparameters as h
+from distgp.diagnostics.hyperparameters import Quantity, Shared
 from distgp.diagnostics.novelty import Inputs
-from distgp.diagnostics.target_summary import TargetSummary, counted
-from distgp.kernels import Kernel
 from distgp.model import Model, TargetModel
 from distgp.selection.trials import Choice
 from distgp.sparsegrid.posterior import SparseGridModel
@@ -34,10 +23,94 @@ from distgp.training import Algorithm
 
 STOPPED = {"tolerance": "converged", "iterations": "reached n_iter", "diverged": "could not go on"}
 """The reasons why training stopped, in words."""
+MOST_COLUMNS = 30
+"""Columns that the text lists; of more, it lists the most relevant."""
 NOT_FITTED = "this %(name)s is not fitted yet: call fit first"
-
 AnyTarget: TypeAlias = TargetModel | SparseGridModel
-"""The fitted model of one target, of any estimator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSummary:
+    """The model of one target.
+
+    `kernel` has the parts that the kernel is the sum of, `quantities` their hyperparameters in the units of
+    the data, or of the `transform` that is modelled instead of the target. `training` is None where the
+    hyperparameters were given; `holds` says what a file of the model holds of the data.
+    """
+
+    target: str
+    rows: int
+    n_experts: int
+    expert: str
+    n_inducing: int | None = None
+    n_neighbors: int | None = None
+    aggregation: str
+    mean: str
+    kernel: tuple[str, ...]
+    quantities: tuple[Quantity, ...]
+    noise: Quantity
+    training: str | None
+    rounds: int
+    training_rows: int | None
+    stopped: str | None
+    relevance: tuple[float, ...]
+    holds: str
+    transform: str | None = None
+    calibration_rows: int | None = None
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Describe the model as a whole by pairs of a title and a text."""
+        found = [("rows", f"{self.rows:,}"), ("experts", self._experts())]
+        found.append(("aggregation", self.aggregation))
+        if self.transform is not None:
+            said = f"its {self.transform} transform, in whose units signal and noise are"
+            found.append(("target", said))
+        if self.calibration_rows is not None:
+            found.append(("intervals", f"calibrated on {self.calibration_rows:,} other rows"))
+        if self.mean != "constant":
+            found.append(("mean", f"a {self.mean} trend"))
+        for part, text in enumerate(self.kernel, start=1):
+            own = [q for q in self.quantities if q.part == part and q.column is None]
+            values = "".join(f", {q.name} {q}" for q in own)
+            found.append(("kernel" if part == 1 else "  +", f"{text}{values}"))
+        found += [(self.noise.name, str(self.noise)), ("training", self._training())]
+        return [*found, ("a file holds", self.holds)]
+
+    def _experts(self) -> str:
+        kind = "grid" if self.expert == "sparse grid" else f"{self.expert} expert"
+        said = counted(self.n_experts, kind)
+        if self.n_inducing is not None:
+            said += f", {self.n_inducing:,} inducing inputs"
+        if self.n_neighbors is not None:
+            said += f", {self.n_neighbors:,} neighbours of each point"
+        return said
+
+    def _training(self) -> str:
+        if self.training is None:
+            return "none, the hyperparameters were given"
+        looked_at = "" if self.training_rows is None else f" on {self.training_rows:,} rows"
+        return f"{self.training}, {counted(self.rounds, 'round')}{looked_at}, {self.stopped}"
+
+    def shares(self, lines: Sequence[tuple[str, list[int]]]) -> np.ndarray:
+        """Add up the relevance of the columns that each line stands for."""
+        return np.array([sum(self.relevance[j] for j in features) for _, features in lines])
+
+    def table(
+        self, columns: Sequence[str], shared: Shared | None = None
+    ) -> tuple[list[str], list[list[str]]]:
+        """Return titles, and a line for each column, or those with one lengthscale; the most relevant."""
+        cells = h.by_column(self.quantities)
+        found = h.labelled(range(len(columns)), columns, shared or {})
+        shares = self.shares(found)
+        order = np.arange(len(found))
+        if len(found) > MOST_COLUMNS:
+            order = np.argsort(-shares, kind="stable")[:MOST_COLUMNS]
+        lines: list[list[str]] = []
+        for (label, features), share in ((found[i], shares[i]) for i in order):
+            names = dict.fromkeys([label, *(columns[j] for j in features)])
+            texts = [h.cell([by[n] for n in names if n in by]) for by in cells.values()]
+            lines.append([label, *texts, f"{share:.3f}"])
+        return ["column", *h.titles(list(cells)), "relevance"], lines
 
 
 @dataclass(frozen=True)
@@ -45,8 +118,8 @@ class Summary:
     """A fitted estimator in words; `print` it, or look at it in a notebook.
 
     It has the class of the `estimator`, the names of its input `columns`, one `TargetSummary` per target in
-    `targets`, in `choices` the candidates that were measured on rows held out, where there were any, and in
-    `shared` the columns that stand for several features with one lengthscale, and the places of these.
+    `targets`, the candidates that were measured in `choices`, and in `shared` the columns that stand for
+    several features with one lengthscale, and the places of these.
     """
 
     estimator: str
@@ -62,19 +135,12 @@ class Summary:
         choice: Choice | None = None,
         training: Algorithm | str | None = "auto",
     ) -> Summary:
-        """Describe a fitted model of an estimator of this class.
-
-        `choice` is there where candidates were measured, and `training` is the method that was asked
-        for: an object, a name, or "auto".
-        """
+        """Describe a fitted model, the `choice` that was made, and the `training` that was asked for."""
         table, columns = model.schema.table, column_names(model.schema)
-        names = {} if table is None else {found: name for name, found in table.places.items()}
-        shared = shared_columns((t.parameters.kernel for t in model.targets), columns, names)
+        names = {} if table is None else {at: name for name, at in table.places.items()}
+        shared = h.shared_columns((t.parameters.kernel for t in model.targets), columns, names)
         pairs = zip(model.targets, target_names(len(model.targets), table), strict=True)
-        each = tuple(
-            _summarise(target, name, columns, shared, training, model.inputs)
-            for target, name in pairs
-        )
+        each = tuple(_summarise(*pair, columns, shared, training, model.inputs) for pair in pairs)
         return Summary(estimator, columns, each, () if choice is None else (choice,), shared)
 
     def __str__(self) -> str:
@@ -83,8 +149,9 @@ class Summary:
             pairs = target.lines()
             width = max(len(title) for title, _ in pairs)
             head = [f"target {target.target}"] if len(self.targets) > 1 else []
-            text = [f"{title:{width}s}  {said}" for title, said in pairs]
-            blocks.append("\n".join([*head, *text]))
+            blocks.append(
+                "\n".join([*head, *(f"{title:{width}s}  {said}" for title, said in pairs)])
+            )
             titles, lines = target.table(self.columns, self.shared)
             blocks.append("\n".join([*_grid([titles, *lines]), *self._left_out(lines)]))
         return "\n\n".join([*blocks, *map(str, self.choices)])
@@ -101,11 +168,10 @@ class Summary:
         parts += [f"<pre>{html.escape(str(choice))}</pre>" for choice in self.choices]
         return f"<div>{''.join(parts)}</div>"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers, texts, lists and dictionaries, for JSON.
+    _repr_html_ = html
 
-        Numbers that are not finite become None.
-        """
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers, texts, lists and dictionaries, for JSON; None for what is not finite."""
         found = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)
         for target in found["targets"]:
             target["relevance"] = dict(zip(self.columns, target["relevance"], strict=True))
@@ -116,11 +182,8 @@ class Summary:
         lines = self._lines()
         return [label for label, _ in lines], np.stack([t.shares(lines) for t in self.targets])
 
-    def _repr_html_(self) -> str:
-        return self.html()
-
     def _lines(self) -> list[tuple[str, list[int]]]:
-        return labelled(range(len(self.columns)), self.columns, self.shared)
+        return h.labelled(range(len(self.columns)), self.columns, self.shared)
 
     def _title(self) -> str:
         counts = counted(len(self._lines()), "column"), counted(len(self.targets), "target")
@@ -147,10 +210,6 @@ def summary(estimator: Estimator) -> Summary:
     ----------
     estimator : DistributedGPRegressor or SparseGridGP
         A fitted estimator.
-
-    Returns
-    -------
-    Summary
 
     Examples
     --------
@@ -181,18 +240,12 @@ def feature_relevance(estimator: Estimator) -> np.ndarray:
     """Return how much each column matters to the function, from its prior alone; shares add up to 1.
 
     The relevance of a column is the root mean square, under the prior, of the function's slope along it,
-    in standardised units. A stationary kernel with lengthscales ℓ_j gives 1 / ℓ_j, so columns with
-    the same lengthscale, or one lengthscale for all, have equal shares; a linear one gives √v_j, a
-    periodic one 2π / (p_j ℓ_j). (For kernels other than RBF the slope has another constant factor,
-    and Matérn-1/2 has no slope; 1 / ℓ_j is taken for all of them.) Variances of slopes add in sums of
-    kernels, weighted by the signal variance of each part; in a product those of one factor are
-    multiplied by the mean variance of the others. The squared slopes of a linear trend (mean="linear") are
-    added. A column that neither a kernel nor the trend looks at has relevance 0. The features of a text
-    with one lengthscale have 1 / ℓ together, in equal parts. A column that did not vary in the training
-    rows has relevance 0.
-
-    The lengthscales of standardised data are comparable. With normalize=False the shares depend on the
-    units that the columns are in.
+    in standardised units (with normalize=False: in those of the columns). A stationary kernel with
+    lengthscales ℓ_j gives 1 / ℓ_j, a linear one √v_j, a periodic one 2π / (p_j ℓ_j); the features of a text
+    with one lengthscale have 1 / ℓ together, in equal parts. Variances of slopes add in sums of kernels,
+    weighted by the signal variance of each part; in a product those of one factor are multiplied by the
+    mean variance of the others. The squared slopes of a linear trend (mean="linear") are added. A column
+    that nothing looks at, or that did not vary in the training rows, has relevance 0.
 
     Parameters
     ----------
@@ -202,8 +255,7 @@ def feature_relevance(estimator: Estimator) -> np.ndarray:
     Returns
     -------
     ndarray of shape (d,) or (targets, d)
-        In the order of the columns. Where experts have hyperparameters of their own, the median of
-        their shares, made to add up to 1 again.
+        In the order of the columns; of experts with hyperparameters of their own, the scaled medians.
 
     Examples
     --------
@@ -219,15 +271,12 @@ def feature_relevance(estimator: Estimator) -> np.ndarray:
     return estimator.feature_relevance_
 
 
-# One target.
-
-
 def relevance_of(model: AnyTarget, inputs: Inputs | None) -> np.ndarray:
     """Return the relevance of each column to one target, (d,), given what the inputs look like."""
     varies = None
     if inputs is not None:  # L Lᵀ is the covariance of standardised columns: 1 or 0 on its diagonal
         varies = inputs.L.cpu().square().sum(1).numpy() > 0.5
-    return relevance(model.parameters.kernel, model.scaling, varies)
+    return h.relevance(model.parameters.kernel, model.scaling, varies)
 
 
 def noise_sd(model: AnyTarget) -> float:
@@ -236,10 +285,9 @@ def noise_sd(model: AnyTarget) -> float:
 
 
 def _noise(model: AnyTarget) -> Quantity:
-    level = 1.0  # where rows have noise variances of their own, σ² is a factor of them
-    if not isinstance(model, SparseGridModel) and model.likelihood.row_noise:
-        level = model.likelihood.row_noise
-    sd = np.sqrt(per_expert(model.parameters.noise) * level) * model.scaling.y_scale
+    # Where rows have noise variances of their own, σ² is a factor of them.
+    level = None if isinstance(model, SparseGridModel) else model.likelihood.row_noise
+    sd = np.sqrt(h.per_expert(model.parameters.noise) * (level or 1.0)) * model.scaling.y_scale
     return Quantity.of(0, "", "noise sd", None, sd)
 
 
@@ -253,12 +301,11 @@ def _summarise(
 ) -> TargetSummary:
     kernel, scaling, training = model.parameters.kernel, model.scaling, model.training
     structure = _grids(model) if isinstance(model, SparseGridModel) else _experts(model)
-    named = [[_name(f, columns, shared) for f in part.factors] for part in parts_of(kernel)]
     return TargetSummary(
         target=name,
         mean="constant" if scaling.slope is None else "linear",
-        kernel=tuple(" × ".join(names) or "Constant" for names in named),
-        quantities=quantities_of(kernel, scaling, columns, shared),
+        kernel=tuple(h.name_of(part, columns, shared) for part in h.parts_of(kernel)),
+        quantities=h.quantities_of(kernel, scaling, columns, shared),
         noise=_noise(model),
         training=None if training is None else _method(model, method),
         rounds=0 if training is None else len(training.history),
@@ -267,15 +314,6 @@ def _summarise(
         relevance=tuple(relevance_of(model, inputs).tolist()),
         **structure,
     )
-
-
-def _name(factor: Kernel, columns: Sequence[str], shared: Shared) -> str:
-    """Return a factor's class, with its columns where they are not all."""
-    active = active_columns(factor, len(columns))
-    if len(active) == len(columns):
-        return type(factor).__name__
-    labels = labelled(active, columns, shared)
-    return f"{type(factor).__name__}({', '.join(label for label, _ in labels)})"
 
 
 def _experts(model: TargetModel) -> dict[str, Any]:
@@ -296,12 +334,11 @@ def _experts(model: TargetModel) -> dict[str, Any]:
 
 def _grids(model: SparseGridModel) -> dict[str, Any]:
     """Describe a sparse grid."""
-    posterior, grid = model.posterior, model.posterior.basis.grid
+    grid = model.posterior.basis.grid
     combination = "full" if len(grid.levels) == 1 else "ct"
-    if posterior.equations is not None:
-        combination = "opticom"
+    combination = combination if model.posterior.equations is None else "opticom"
     return {
-        "rows": int(posterior.n),
+        "rows": int(model.posterior.n),
         "n_experts": len(grid.levels),
         "expert": "sparse grid",
         "aggregation": f"{combination}, level {grid.level}",
@@ -310,17 +347,12 @@ def _grids(model: SparseGridModel) -> dict[str, Any]:
 
 
 def _holds(model: TargetModel) -> str:
-    """Tell what a file of the model holds of the data.
-
-    The rules that choose inducing inputs and central inputs take them from the rows, without targets.
-    """
+    """Tell what a file of the model holds of the data."""
     if model.ensemble.expert.holds_rows:
         return "the training rows"
     central = model.combined.central
-    inputs = "inducing inputs"
-    if central is not None:
-        inputs = f"inducing and {len(central):,} central inputs"
-    return f"{inputs} (which can be inputs of training rows) and sums, no targets"
+    also = "" if central is None else f" and {len(central):,} central"
+    return f"inducing{also} inputs (which can be inputs of training rows) and sums, no targets"
 
 
 def _method(model: AnyTarget, given: Algorithm | str | None) -> str:
@@ -348,15 +380,16 @@ def target_names(count: int, table: Columns | None = None) -> list[str]:
     return ["y" if table is None else table.target or "y"]
 
 
-# Tables in text and HTML.
+def counted(count: int, noun: str) -> str:
+    """Write a number of things, in the plural if it is not one."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _grid(lines: Sequence[Sequence[str]]) -> list[str]:
     """Align columns of text, the first to the left and the others to the right."""
-    first, *others = (list(column) for column in zip(*lines, strict=True))
-    aligned = [[cell.ljust(max(map(len, first))) for cell in first]]
-    aligned += [[cell.rjust(max(map(len, column))) for cell in column] for column in others]
-    return ["  ".join(line) for line in zip(*aligned, strict=True)]
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    form = f"{{:<{first}}}" + "".join(f"  {{:>{width}}}" for width in others)
+    return [form.format(*line) for line in lines]
 
 
 def _html_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

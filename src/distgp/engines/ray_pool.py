@@ -24,7 +24,7 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
-from distgp._util.warn import warn_user
+from distgp._util.checks import warn_user
 from distgp.engines.base import EngineError, EngineWarning, Function, released
 
 if TYPE_CHECKING:

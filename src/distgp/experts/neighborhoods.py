@@ -38,7 +38,6 @@ from distgp.experts.base import (
     concatenated,
     latent_variance,
 )
-from distgp.experts.parameters import Parameters
 from distgp.experts.sums import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
 from distgp.likelihoods import noise_factor

@@ -1,17 +1,23 @@
 """Pictures of models: each function draws on the Axes that it is given, or on new ones, and returns it."""
 
-from distgp.plotting.bars import (
+from distgp.plotting.figures import BAND, MOST_POINTS, PANELS_IN_A_ROW, check_suffix, save_figure
+from distgp.plotting.models import (
     LABELS,
     LEAST_BAR,
+    MOST_NAMES,
     comparison_figure,
     plot_choice,
     plot_comparison,
-    plot_relevance,
+    plot_training,
 )
-from distgp.plotting.checks import plot_calibration, plot_residuals
-from distgp.plotting.figures import BAND, MOST_POINTS, PANELS_IN_A_ROW, check_suffix, save_figure
-from distgp.plotting.predictions import plot_partial_dependence, plot_prediction, plot_slices
-from distgp.plotting.training import MOST_NAMES, plot_training
+from distgp.plotting.predictions import (
+    plot_calibration,
+    plot_partial_dependence,
+    plot_prediction,
+    plot_relevance,
+    plot_residuals,
+    plot_slices,
+)
 
 __all__ = [
     "BAND",

@@ -59,10 +59,8 @@ def grid_of_axes(
     count: int, across: int, size: tuple[float, float], sharey: bool = False
 ) -> list[Axes]:
     """Make a figure of this many Axes, so many of them side by side."""
-    rows = math.ceil(count / across)
-    figure, made = plt.subplots(
-        rows, across, figsize=size, layout="constrained", squeeze=False, sharey=sharey
-    )
+    figure = plt.figure(figsize=size, layout="constrained")
+    made = figure.subplots(math.ceil(count / across), across, squeeze=False, sharey=sharey)
     for spare in made.flat[count:]:
         figure.delaxes(spare)
     return list(made.flat[:count])
@@ -79,10 +77,7 @@ def given_axes(count: int, axes: Sequence[Axes]) -> list[Axes]:
 def label_panels(
     axes: Sequence[Axes], names: Sequence[str], ylabel: str, own: bool, title: str | None = None
 ) -> None:
-    """Name the x-axes, and the y-axis of the first panel in each row; add one legend for all.
-
-    The legend is above the panels of a figure of our `own`, and else in the first panel.
-    """
+    """Name the axes; add a legend, above the panels of a figure of our `own`, else in the first panel."""
     for ax, name in zip(axes, names, strict=True):
         ax.set_xlabel(short(name))
         ax.locator_params(axis="x", nbins=4)
@@ -128,14 +123,13 @@ def check_suffix(path: Path | str) -> str:
     kind = Path(path).suffix.removeprefix(".").lower()
     known = FigureCanvasBase.get_supported_filetypes()
     if kind not in known:
-        raise ValueError(
-            f"cannot draw {Path(path).name!r}: expected a suffix of {', '.join(known)}"
-        )
+        name, kinds = Path(path).name, ", ".join(known)
+        raise ValueError(f"cannot draw {name!r}: expected a suffix of {kinds}")
     return kind
 
 
 def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
-    """Write a figure, whole or not at all; the same figure always becomes the same file.
+    """Write a figure, whole or not at all, and close it; the same figure always becomes the same file.
 
     Parameters
     ----------
@@ -188,10 +182,7 @@ class Subject:
         return values if values.ndim == 1 else values[:, self.target]
 
     def rows(self, X: ArrayLike) -> np.ndarray:
-        """Return rows as numbers, their columns in the order that the model was fitted to.
-
-        Columns of a table are found by name, so that they may be in any order and have others among them.
-        """
+        """Return rows as numbers; columns of a table are found by name, in any order, among others."""
         rows = np.asarray(_numbers(self.model, X), dtype=np.float64)
         d = self.model.n_features_in_
         if rows.ndim != 2 or rows.shape[1] != d:

@@ -1,27 +1,23 @@
-"""Predictions along one input at a time."""
+"""Predictions along the inputs, residuals, coverage of intervals, and the relevance of columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 from sklearn.inspection import partial_dependence
 
+from distgp.aggregation import Aggregator
+from distgp.diagnostics.summary import counted
 from distgp.mixin import ModelMixin
-from distgp.plotting.figures import (
-    BAND,
-    Columns,
-    Subject,
-    draw_points,
-    label_panels,
-    one_axes,
-    panels,
-    predicted,
-    quantile,
-    quietly,
-)
+from distgp.plotting import figures
+from distgp.plotting.figures import BAND, Columns, Subject, predicted, quantile
+
+BINS = 10
+"""Groups of rows whose mean residual is drawn."""
 
 
 def plot_prediction(
@@ -49,10 +45,6 @@ def plot_prediction(
         Where to draw.
     target : int, default=0
         Which target to draw, where there are several.
-
-    Returns
-    -------
-    Axes
     """
     shown = Subject.of(model, target=target)
     if model.n_features_in_ != 1:
@@ -66,9 +58,9 @@ def plot_prediction(
             raise ValueError("give X or a grid, to know where to draw")
         margin = 0.05 * (x.max() - x.min())
         grid = np.linspace(x.min() - margin, x.max() + margin, 400)
-    ax = one_axes(ax)
+    ax = figures.one_axes(ax)
     if x is not None and y is not None:
-        draw_points(ax, x, shown.of_target(np.asarray(y)))
+        figures.draw_points(ax, x, shown.of_target(np.asarray(y)))
     points = np.reshape(np.asarray(grid, dtype=np.float64), (-1, 1))
     _draw_band(ax, shown, points[:, 0], points, latent)
     ax.set(xlabel=shown.names[0], ylabel=shown.label("prediction"))
@@ -103,24 +95,20 @@ def plot_slices(
         Where to draw, one per input; by default on a new figure, in rows of at most four.
     target : int, default=0
         Which target to draw, where there are several.
-
-    Returns
-    -------
-    list of Axes
     """
     shown = Subject.of(model, features, target)
     rows = shown.rows(X)
     still = np.median(rows, axis=0) if at is None else np.ravel(np.asarray(at, dtype=np.float64))
     if len(still) != rows.shape[1]:
         raise ValueError(f"expected `at` to have {rows.shape[1]} values, got {len(still)}")
-    drawn = panels(len(shown.columns), axes)
+    drawn = figures.panels(len(shown.columns), axes)
     for ax, column in zip(drawn, shown.columns, strict=True):
         grid = _range(rows[:, column], 200)
         points = np.tile(still, (len(grid), 1))
         points[:, column] = grid
         _draw_band(ax, shown, grid, points, latent)
     title = "other columns at their medians" if at is None else "other columns held still"
-    label_panels(drawn, shown.names, shown.label("prediction"), axes is None, title)
+    figures.label_panels(drawn, shown.names, shown.label("prediction"), axes is None, title)
     return drawn
 
 
@@ -151,26 +139,152 @@ def plot_partial_dependence(
         Where to draw, one per input; by default on a new figure, in rows of at most four.
     target : int, default=0
         Which target to draw, where there are several.
-
-    Returns
-    -------
-    list of Axes
     """
     shown = Subject.of(model, features, target)
     rows = shown.rows(X)
     some = rows[np.random.default_rng(random_state).permutation(len(rows))[:sample]]
-    drawn = panels(len(shown.columns), axes)
+    drawn = figures.panels(len(shown.columns), axes)
     for ax, column in zip(drawn, shown.columns, strict=True):
         grid = _range(rows[:, column], 40)
-        with quietly():
-            found = partial_dependence(
-                model, some, [column], kind="both", custom_values={column: grid}
-            )
+        values = {column: grid}
+        with figures.quietly():
+            found = partial_dependence(model, some, [column], kind="both", custom_values=values)
         low, high = np.quantile(found["individual"][target], [0.05, 0.95], axis=0)
         ax.fill_between(grid, low, high, color="C0", alpha=0.2, label="90 % of rows")
         ax.plot(grid, found["average"][target], color="C0", label="mean over rows")
-    label_panels(drawn, shown.names, shown.label("partial dependence"), axes is None)
+    figures.label_panels(drawn, shown.names, shown.label("partial dependence"), axes is None)
     return drawn
+
+
+def plot_residuals(
+    model: ModelMixin,
+    X: ArrayLike,
+    y: ArrayLike,
+    features: Columns | None = None,
+    standardize: bool = False,
+    axes: Sequence[Axes] | None = None,
+    target: int = 0,
+) -> list[Axes]:
+    """Draw the residuals, observed minus predicted, against the predictions, then against each column.
+
+    A line joins the means of ten groups of rows of about the same size. Where the model has found all
+    that the columns say, it stays near 0. Residuals of training rows are smaller than those of new ones.
+
+    Parameters
+    ----------
+    model : ModelMixin
+        A fitted model.
+    X, y : array-like
+        Rows and their targets.
+    features : sequence of str or int, optional
+        The columns to draw against, by name or number; by default all.
+    standardize : bool, default=False
+        Whether to divide each residual by its predicted standard deviation. Then a band shows ±2, in
+        which 95 % of the residuals are to be expected.
+    axes : sequence of Axes, optional
+        Where to draw, one more than columns; by default on a new figure, in rows of at most four.
+    target : int, default=0
+        Which target to draw, where there are several.
+    """
+    shown = Subject.of(model, features, target)
+    rows = shown.rows(X)
+    mean, std, observed = map(shown.of_target, _checked(model, rows, y))
+    residuals = (observed - mean) / std if standardize else observed - mean
+    drawn = figures.panels(1 + len(shown.columns), axes)
+    inside = 100.0 * float(np.mean(np.abs(residuals) <= 2.0))
+    for ax, x in zip(drawn, [mean, *rows.T[shown.columns]], strict=True):
+        if standardize:
+            label = f"±2, with {inside:.1f} % of the rows (expected: 95.4 %)"
+            ax.axhspan(-2.0, 2.0, color="C0", alpha=0.15, linewidth=0, label=label)
+        figures.draw_points(ax, x, residuals, "rows", color="C0", alpha=0.5)
+        ax.axhline(0.0, color="0.3", linewidth=1)
+        ax.plot(*_binned(x, residuals), "o-", color="C1", markersize=3, label="means of groups")
+    ylabel = shown.label("standardised residual" if standardize else "residual")
+    figures.label_panels(drawn, ["prediction", *shown.names], ylabel, axes is None)
+    return drawn
+
+
+def plot_calibration(
+    model: ModelMixin,
+    X: ArrayLike,
+    y: ArrayLike,
+    aggregation: str | Aggregator | None = None,
+    latent: bool = False,
+    label: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the observed coverage of central intervals against the nominal one.
+
+    On the diagonal the intervals are honest, below it too narrow, above it too wide.
+
+    Parameters
+    ----------
+    model : ModelMixin
+        A fitted model.
+    X, y : array-like
+        Test rows and their targets.
+    aggregation : str or Aggregator, optional
+        Another aggregator than the one that the model was fitted with.
+    latent : bool, default=False
+        Whether y are values of the function itself, without noise.
+    label : str, optional
+        What the line is called; by default "model".
+    ax : Axes, optional
+        Where to draw; several models may share it.
+    """
+    options = {} if aggregation is None else {"aggregation": aggregation}
+    mean, std, truth = _checked(model, X, y, latent=latent, **options)
+    ax = figures.one_axes(ax, (4.8, 4.8))
+    nominal = np.linspace(0.02, 0.98, 49)
+    distance = np.abs(truth - mean) / std
+    observed = [(distance <= quantile(p)).mean() for p in nominal]
+    if not any(line.get_label() == "honest" for line in ax.lines):
+        ax.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="honest")
+    ax.plot(nominal, observed, label=label or "model")
+    ax.set(xlabel="nominal coverage", ylabel="observed coverage", xlim=(0, 1), ylim=(0, 1))
+    ax.set_aspect("equal")
+    ax.legend()
+    return ax
+
+
+def plot_relevance(model: ModelMixin, most: int = 20, ax: Axes | None = None) -> Axes:
+    """Draw the relevance of each column, the most relevant at the top; all shares add up to 1.
+
+    `distgp.diagnostics.summary.feature_relevance` explains what relevance is. A text column has one bar. Of
+    several targets each column has one bar per target, in the order of the mean relevance.
+
+    Parameters
+    ----------
+    model : ModelMixin
+        A fitted model.
+    most : int, default=20
+        The number of columns to draw, at most; a note tells how many are left out.
+    ax : Axes, optional
+        Where to draw.
+    """
+    figures.check_model(model)
+    if most < 1:
+        raise ValueError(f"expected `most` to be 1 at least, got {most}")
+    about = model.summary()
+    names, shares = about.relevance_by_column()
+    order = np.argsort(-shares.mean(0), kind="stable")[:most]
+    several = len(shares) > 1
+    ax = figures.one_axes(ax, (7.0, 1.1 + len(order) * max(0.3, 0.13 * len(shares))))
+    places, height = np.arange(len(order)), 0.8 / len(shares)
+    for i, (target, share) in enumerate(zip(about.targets, shares, strict=True)):
+        middle = places + (i - (len(shares) - 1) / 2) * height
+        bars = ax.barh(middle, share[order], height, color=f"C{i % 10}", label=target.target)
+        if not several:
+            ax.bar_label(bars, fmt=" {:.3f}", fontsize="small")
+    ax.set_yticks(places, [figures.short(names[j], 30) for j in order])
+    ax.invert_yaxis()
+    ax.margins(x=0.12, y=0.02)
+    left_out = counted(len(names) - len(order), "column")
+    note = f"\nleft out: {left_out} of less relevance" if len(names) > len(order) else ""
+    ax.set_xlabel(f"relevance{note}")
+    if several:
+        ax.legend(title="target", fontsize="small", loc="lower right")
+    return ax
 
 
 def _draw_band(ax: Axes, shown: Subject, x: np.ndarray, points: np.ndarray, latent: bool) -> None:
@@ -185,3 +299,24 @@ def _draw_band(ax: Axes, shown: Subject, x: np.ndarray, points: np.ndarray, late
 def _range(values: np.ndarray, size: int) -> np.ndarray:
     """Return evenly spaced points over the range of the values, without the outermost 2 % of them."""
     return np.linspace(float(np.quantile(values, 0.01)), float(np.quantile(values, 0.99)), size)
+
+
+def _checked(
+    model: ModelMixin, X: ArrayLike, y: ArrayLike, **options: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return means, standard deviations, and targets of the same shape."""
+    targets = np.asarray(y, dtype=np.float64)
+    mean, std = predicted(model, X, **options)
+    if targets.shape != mean.shape:
+        raise ValueError(f"expected y of shape {mean.shape}, got {targets.shape}")
+    return mean, std, targets
+
+
+def _binned(x: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means of x and of the values in groups of rows with neighbouring or equal x."""
+    edges = np.unique(np.quantile(x, np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
+    group = np.searchsorted(edges, x, side="right")
+    counts = np.bincount(group)
+    filled = counts > 0
+    means = [np.bincount(group, v)[filled] / counts[filled] for v in (x, values)]
+    return means[0], means[1]

@@ -48,12 +48,9 @@ _told: ContextVar[list[str] | None] = ContextVar("told", default=None)
 
 
 def app(
-    model: Model,
-    max_rows: int = MOST_ROWS,
-    max_bytes: int = MOST_BYTES,
-    at_once: int | None = None,
+    model: Model, max_rows: int = MOST_ROWS, max_bytes: int = MOST_BYTES, at_once: int | None = None
 ) -> FastAPI:
-    """Build the application that answers `POST /predict`, `GET /info` and `GET /health`.
+    """Build the ASGI application that answers `POST /predict`, `GET /info` and `GET /health`.
 
     Parameters
     ----------
@@ -64,11 +61,6 @@ def app(
     at_once : int, optional
         The number of requests at most that are predicted at the same time, the others wait; by
         default the root of the number of cores.
-
-    Returns
-    -------
-    fastapi.FastAPI
-        An ASGI application, for `uvicorn.run` or any other server.
     """
     api = FastAPI(lifespan=_warnings_kept, openapi_url=None)
     api.add_exception_handler(RequestValidationError, _bad_options)
@@ -120,10 +112,7 @@ def serve(
     at_once: int | None = None,
     **limits: int,
 ) -> None:
-    """Serve a model file until the process is interrupted or told to end.
-
-    Requests that run when the process is told to end are answered first. The cores are divided over the
-    predictions that may run at once.
+    """Serve a model file until the process is interrupted or told to end; running requests are answered.
 
     Parameters
     ----------
@@ -176,10 +165,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _forms(request: Request) -> tuple[Callable[..., pa.Table], Callable[..., Response]]:
-    """Return the reader of a request's content type, and the writer of the answer's.
-
-    The answer has the first of our content types that the client names, or that of the request.
-    """
+    """Return the reader of a request's content type, and the writer of the type that the client accepts."""
     given = request.headers.get("content-type", "")
     form = given.partition(";")[0].strip().lower()
     if form not in _READERS:
@@ -224,12 +210,9 @@ def _predictions(
 
 @asynccontextmanager
 async def _warnings_kept(api: FastAPI) -> AsyncIterator[None]:
-    """Put distgp's warnings into the answer of the prediction that they are about, while the server runs.
-
-    Python's own way to record them, `catch_warnings`, would mix up those of different threads.
-    """
+    """Put distgp's warnings into the answer of the prediction that they are about."""
     del api
-    show = warnings.showwarning
+    show = warnings.showwarning  # `catch_warnings` would mix up those of different threads
 
     def keep(message: Warning | str, category: type[Warning], *details: Any) -> None:
         told = _told.get()
@@ -246,14 +229,14 @@ async def _warnings_kept(api: FastAPI) -> AsyncIterator[None]:
 
 
 def _json_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
-    lists: dict[str, Any] = {name: values.tolist() for name, values in found.items()}
-    return Response(json.dumps(lists | {"warnings": told}), media_type=JSON)
+    lists = {name: values.tolist() for name, values in found.items()}
+    return Response(json.dumps({**lists, "warnings": told}), media_type=JSON)
 
 
 def _arrow_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
     """Answer with a stream of one column each, of lists where there are several targets."""
-    table = pa.table({name: _column(values) for name, values in found.items()})
-    table = table.replace_schema_metadata({"warnings": json.dumps(told)})
+    columns = {name: _column(values) for name, values in found.items()}
+    table = pa.table(columns, metadata={"warnings": json.dumps(told)})
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
@@ -271,12 +254,11 @@ _WRITERS = {JSON: _json_answer, ARROW: _arrow_answer}
 
 def _about(model: Model, columns: Columns) -> dict[str, Any]:
     """Describe a model and its columns to a client."""
-    targets = model.summary().targets
-    listed: list[dict[str, Any]] = []
+    targets, listed = model.summary().targets, []
     for column in columns.inputs:
-        listed.append({"name": column.name, "kind": "boolean" if column.boolean else column.kind})
-        if column.kind == "category":
-            listed[-1]["categories"] = column.categories
+        kind = "boolean" if column.boolean else column.kind
+        known = {"categories": column.categories} if column.kind == "category" else {}
+        listed.append({"name": column.name, "kind": kind, **known})
     return {
         "distgp": __version__,
         "estimator": type(model).__name__,

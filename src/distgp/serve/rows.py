@@ -48,9 +48,8 @@ def json_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
         place = f": {error}" if isinstance(error, json.JSONDecodeError) else ""
-        raise refused(
-            400, f"expected JSON in UTF-8, got what cannot be read as such{place}"
-        ) from None
+        text = f"expected JSON in UTF-8, got what cannot be read as such{place}"
+        raise refused(400, text) from None
     rows = given.get("rows") if isinstance(given, dict) else None
     names = [column.name for column in columns.inputs]
     if not isinstance(rows, list):
@@ -65,11 +64,8 @@ def json_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
     by_name = isinstance(rows[0], dict)
     if any(isinstance(row, dict) != by_name for row in rows):
         raise refused(422, "expected rows of one form, got some objects and some lists")
-    keys = names if by_name else range(len(names))
-    arrays = [
-        _array(name, [row[key] for row in rows]) for name, key in zip(names, keys, strict=True)
-    ]
-    return pa.table(arrays, names=names)
+    keys = zip(names, names if by_name else range(len(names)), strict=True)
+    return pa.table({name: _array(name, [row[key] for row in rows]) for name, key in keys})
 
 
 def _check_row(row: object, which: str, names: Sequence[str]) -> None:

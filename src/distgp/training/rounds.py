@@ -21,17 +21,7 @@ from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.engines.base import measured
-from distgp.engines.traffic import measured
 from distgp.experts import Parameters
-from distgp.training.base import (
-    Algorithm,
-    Message,
-    Reason,
-    Reply,
-    Round,
-    Stop,
-    TrainingResult,
-)
 from distgp.training.objective import Objective
 
 Tensors: TypeAlias = dict[str, Tensor]

@@ -1,24 +1,50 @@
-"""The objective and the hyperparameters of training, round by round."""
+"""How a model came to be: the choice between candidates, training, and aggregators compared."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import cycle
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from distgp.diagnostics.compare import Result
 from distgp.diagnostics.summary import column_names
 from distgp.experts import Parameters
 from distgp.kernels import Constant, Linear, Product, Scale, Sum
 from distgp.mixin import ModelMixin
-from distgp.plotting.figures import check_model, given_axes, short
+from distgp.plotting.figures import check_model, given_axes, grid_of_axes, one_axes, short
+from distgp.selection.trials import Choice, Trial
 from distgp.training import Round, TrainingResult
 
+LEAST_BAR = 1e-3
+"""The share of the longest bar that the shortest on a logarithmic axis has."""
+LABELS = {
+    "rmse": "RMSE",
+    "nlpd": "NLPD",
+    "seconds": "seconds",
+    "coverage": "coverage of 90 % intervals",
+    "cover": "coverage of 90 % intervals",
+    "w2": "2-Wasserstein distance to the full GP",
+}
+MARKS = {
+    "taken": {"marker": "D", "color": "C1", "markersize": 8},
+    "candidate": {"marker": "o", "color": "C0"},
+    "baseline": {"marker": "s", "color": "0.5"},
+}
+BARS: dict[str, dict[str, Any]] = {
+    "aggregator": {"facecolor": "C0"},
+    "full GP": {"facecolor": "C1"},
+    "baseline": {"facecolor": "0.8", "edgecolor": "0.4", "hatch": "///"},
+}
+"""The marks of the trials of a choice, and the bars of the results of a comparison."""
 MOST_NAMES = 10
 """Lines that have a colour and a name in one panel; the others are grey."""
 INSIDE = 3
@@ -31,16 +57,144 @@ DEVIATIONS = {Constant: "offset sd", Linear: "slope sd"}
 """The name of the root of a kernel's variance, where it is not "signal sd"."""
 
 
+def plot_choice(model: ModelMixin | Choice, metric: str = "nlpd", ax: Axes | None = None) -> Axes:
+    """Draw the figures of the candidates, and of the baselines below them, on the rows held out.
+
+    Parameters
+    ----------
+    model : ModelMixin or Choice
+        A fitted model that made a choice, or its attribute `choice_`.
+    metric : {"nlpd", "rmse", "cover", "seconds"}, default="nlpd"
+        The figure to draw. The candidate with the lowest NLPD was taken.
+    ax : Axes, optional
+        Where to draw.
+    """
+    if metric not in ("nlpd", "rmse", "cover", "seconds"):
+        raise ValueError(
+            f"metric must be one of 'nlpd', 'rmse', 'cover', 'seconds', got {metric!r}"
+        )
+    choice = _choice(model)
+    ax = one_axes(ax, (7.0, 1.6 + 0.34 * len(choice.trials)))
+    for place, trial in enumerate(choice.trials):
+        _draw_trial(ax, place, trial, getattr(trial, metric))
+    ax.axvline(getattr(choice.best, metric), color="C1", linewidth=1, linestyle=":", zorder=0)
+    names = [short(trial.name, 40) for trial in choice.trials]
+    ax.set_yticks(range(len(names)), names, fontsize="small")
+    ax.grid(axis="y", color="0.9")
+    ax.set_axisbelow(True)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.margins(x=0.16)
+    lower = "" if metric == "cover" else " (lower is better)"
+    ax.set_xlabel(f"{LABELS[metric]} of {choice.held_out:,} rows held out{lower}")
+    kinds = {_kind_of_trial(trial) for trial in choice.trials}
+    marks = [Line2D([], [], linestyle="", label=k, **MARKS[k]) for k in MARKS if k in kinds]
+    ax.legend(handles=marks, ncols=3, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return ax
+
+
+def _choice(model: ModelMixin | Choice) -> Choice:
+    """Return the choice that a model made."""
+    found = model if isinstance(model, Choice) else getattr(check_model(model), "choice_", None)
+    if found is None:
+        raise ValueError(
+            "this model was fitted without a choice between candidates, so there is nothing to draw: "
+            "leave expert, aggregation and their sizes at 'auto', or give kernel='auto', with 200 rows or "
+            "more"
+        )
+    return found
+
+
+def _kind_of_trial(trial: Trial) -> str:
+    return "taken" if trial.chosen else "baseline" if trial.baseline else "candidate"
+
+
+def _draw_trial(ax: Axes, place: int, trial: Trial, value: float) -> None:
+    """Draw one trial's figure, or say in its place that there is none."""
+    style: dict[str, Any] = {"va": "center", "fontsize": "small"}
+    if trial.error:
+        box = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1}
+        style |= {"transform": ax.get_yaxis_transform(), "color": "0.4", "bbox": box}
+        ax.text(0.02, place, "could not be fitted", **style)
+        return
+    ax.plot([value], [place], linestyle="", **MARKS[_kind_of_trial(trial)])
+    style |= {"xytext": (8, 0), "textcoords": "offset points"}
+    style["fontweight"] = "bold" if trial.chosen else "normal"
+    ax.annotate(f"{value:.4g}", (value, place), **style)
+
+
+def plot_comparison(
+    results: Sequence[Result], metric: str = "rmse", ax: Axes | None = None
+) -> Axes:
+    """Draw one bar per aggregator that did not fail, the best at the top; baselines are hatched.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        The results that `distgp.diagnostics.compare.compare` returns.
+    metric : str, default="rmse"
+        A field of `Result`: "rmse", "nlpd", "w2", "seconds" or "coverage".
+    ax : Axes, optional
+        Where to draw.
+    """
+    shown = [result for result in results if getattr(result, metric) is not None]
+    if not shown:
+        raise ValueError(f"none of these results has a {metric} to draw")
+    ax = one_axes(ax)
+    shown.sort(key=lambda result: getattr(result, metric), reverse=True)
+    names, values = [r.name for r in shown], np.array([getattr(r, metric) for r in shown])
+    wide = values.min() > 0 and values.max() / values.min() > 20
+    ends = np.maximum(values, LEAST_BAR * values.max()) if wide else values
+    for bar, result, value, end in zip(ax.barh(names, ends), shown, values, ends, strict=True):
+        bar.set(**BARS[_kind_of_result(result)])
+        place = (max(end, 0.0), result.name)
+        ax.annotate(f" {value:.3g}", place, va="center", fontsize="small")
+    if wide:
+        ax.set_xscale("log")
+    else:
+        ax.locator_params(axis="x", nbins=5)
+    ax.tick_params(axis="y", labelsize="small")
+    ax.set_xlabel(LABELS.get(metric, metric))
+    ax.margins(x=0.18)
+    return ax
+
+
+def comparison_figure(results: Sequence[Result]) -> Figure:
+    """Draw RMSE, NLPD and distance to the full GP of all aggregators in one figure.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        The results that `distgp.diagnostics.compare.compare` returns.
+    """
+    shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
+    if not shown:
+        raise ValueError("none of these results has figures to draw")
+    across, rows = min(2, len(shown)), (len(shown) + 1) // 2
+    done = [_kind_of_result(result) for result in results if result.error is None]
+    height = max(2.4, 0.7 + 0.24 * len(done))
+    axes = grid_of_axes(len(shown), across, (4.3 * across, 0.3 + rows * height))
+    for ax, metric in zip(axes, shown, strict=True):
+        plot_comparison(results, metric, ax)
+    figure: Any = axes[0].figure
+    if "baseline" in done:
+        handles = [Patch(label=kind, **style) for kind, style in BARS.items() if kind in done]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def _kind_of_result(result: Result) -> str:
+    full = result.name.startswith("full")
+    return "baseline" if result.baseline else "full GP" if full else "aggregator"
+
+
 def plot_training(
     model: ModelMixin | TrainingResult, axes: Sequence[Axes] | None = None, target: int = 0
 ) -> list[Axes]:
     """Draw the objective and the hyperparameters, round by round, of accepted rounds.
 
-    Three panels show the objective; the lengthscales, by the names of their columns; and the standard
-    deviations of noise and signal. Of many lengthscales, those that end shortest have a colour and a
-    name, the others are grey. Where training has stages, each with an objective of its own, all but the
-    last are grey in the first panel. Where experts have hyperparameters of their own, geometric means
-    are drawn.
+    Three panels show the objective, that of all stages but the last in grey; the lengthscales, of which
+    those that end shortest have a name; and the standard deviations of noise and signal. Where experts
+    have hyperparameters of their own, geometric means are drawn.
 
     Parameters
     ----------
@@ -53,11 +207,6 @@ def plot_training(
         "constrained", long legends are beside the panels.
     target : int, default=0
         Which target of the model to draw, where there are several.
-
-    Returns
-    -------
-    list of Axes
-        Of objective, lengthscales, and noise and signal.
     """
     result, names, unit, standardised = _trained(model, target)
     rounds = [round_ for round_ in result.history if round_.accepted]
@@ -73,15 +222,14 @@ def plot_training(
     drawn = given_axes(3, axes)
     _draw_objective(drawn[0], result, rounds)
     numbers = [round_.number for round_ in rounds]
-    lengthscale = "lengthscale, in sd of the column" if standardised else "lengthscale"
-    deviation = "sd" if isinstance(model, TrainingResult) else "sd, in units of the target"
-    _draw_traces(drawn[1], numbers, lengths, lengthscale)
-    _draw_traces(drawn[2], numbers, others, deviation)
+    of_column = ", in sd of the column" if standardised else ""
+    of_target = "" if isinstance(model, TrainingResult) else ", in units of the target"
+    _draw_traces(drawn[1], numbers, lengths, f"lengthscale{of_column}")
+    _draw_traces(drawn[2], numbers, others, f"sd{of_target}")
     return drawn
 
 
-@dataclass(frozen=True, eq=False)
-class _Trace:
+class _Trace(NamedTuple):
     """The values of one hyperparameter in every round; a lengthscale has the name of its column alone."""
 
     kind: str
@@ -148,8 +296,8 @@ def _columns(kernel: object, count: int, names: Sequence[str] | None) -> Sequenc
     shared: Any = getattr(kernel, "shared", None)
     if active is None and count == 1 and (names is None or len(names) > 1):
         return ["all columns"]
-    width = len(names) if names is not None else count if shared is None else len(shared)
-    places = range(width) if active is None else active
+    width = count if shared is None else len(shared)
+    places = range(width if names is None else len(names)) if active is None else active
     found = [f"x{i}" if names is None else names[i] for i in places]
     if shared is not None:
         owners = [[n for n, i in zip(found, shared, strict=True) if i == k] for k in range(count)]
@@ -160,11 +308,11 @@ def _columns(kernel: object, count: int, names: Sequence[str] | None) -> Sequenc
 def _draw_objective(ax: Axes, result: TrainingResult, rounds: Sequence[Round]) -> None:
     """Draw the objective, that of earlier stages in grey."""
     before = 0 if result.last_stage is None else len(result.history) - result.last_stage
-    late = [round_ for round_ in rounds if round_.number > before]
-    early = [round_ for round_ in rounds if round_.number <= before]
+    late = [(r.number, r.objective) for r in rounds if r.number > before]
+    early = [(r.number, r.objective) for r in rounds if r.number <= before]
     for own, color, label in ((late, "C0", "last stage"), (early, "0.6", "earlier stages")):
         if own:
-            ax.plot([r.number for r in own], [r.objective for r in own], color=color, label=label)
+            ax.plot(*zip(*own, strict=True), color=color, label=label)
     if early:
         ax.legend(fontsize="small")
     ax.set(xlabel="round", ylabel="objective (lower is better)")
@@ -179,9 +327,8 @@ def _draw_traces(ax: Axes, numbers: Sequence[int], traces: Sequence[_Trace], yla
         return
     labels = _labels(traces)
     named = sorted(range(len(traces))[:MOST_NAMES], key=lambda i: -traces[i].values[-1])
-    for place, i in enumerate(named):
-        dashes = "-" if place % 2 == 0 else "--"
-        ax.plot(numbers, traces[i].values, dashes, color=COLORS[place], label=labels[i])
+    for i, color, dashes in zip(named, COLORS, cycle(("-", "--")), strict=False):
+        ax.plot(numbers, traces[i].values, dashes, color=color, label=labels[i])
     for place, trace in enumerate(traces[MOST_NAMES:]):
         note = f"{len(traces) - MOST_NAMES} more" if place == 0 else None
         ax.plot(numbers, trace.values, color="0.8", linewidth=1, zorder=1, label=note)
@@ -198,8 +345,8 @@ def _labels(traces: Sequence[_Trace]) -> list[str]:
     found = [trace.name for trace in traces]
     for more in ([trace.kernel for trace in traces], range(1, len(traces) + 1)):
         alike = {name for name, times in Counter(found).items() if times > 1}
-        pairs = zip(found, more, strict=True)
-        found = [f"{name}, {extra}" if name in alike else name for name, extra in pairs]
+        both = zip(found, more, strict=True)
+        found = [f"{name}, {extra}" if name in alike else name for name, extra in both]
     return found
 
 

@@ -89,7 +89,7 @@ def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
                 mean, std = one.fit(X, y).predict(X_test, return_std=True)
             taken = {"seconds": time.perf_counter() - begin}
             yield {"model": f"distgp, {candidate.name}"} | figures(y_test, mean, std) | taken
-    peers: dict[str, Callable[[], object]] = {
+    peers: dict[str, Callable[[], Any]] = {
         "ridge regression": lambda: make_pipeline(
             StandardScaler(), RidgeCV(np.logspace(-3, 5, 17))
         ),

@@ -64,7 +64,7 @@ class ModelMixin(BaseEstimator, ABC):
             "choice": getattr(self, "choice_", None),
             "settled": getattr(self, "settled_", None),
         }
-        names = self._names()
+        names = names_of(self)
         about = {
             "estimator": type(self).__name__,
             "parameters": json.dumps({k: str(v) for k, v in parameters.items()}),
@@ -139,11 +139,6 @@ class ModelMixin(BaseEstimator, ABC):
             raise AttributeError("this regressor is not fitted yet: call fit first")
         return self.model_.each(get)
 
-    def _names(self) -> tuple[str, ...] | None:
-        """The names of the input columns; None for arrays."""
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else tuple(str(name) for name in names)
-
     def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
         refuse_dates(X)
@@ -166,13 +161,19 @@ class ModelMixin(BaseEstimator, ABC):
     def _new_inputs(self, X: object) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
         check_is_fitted(self)
-        names = self._names()
+        names = names_of(self)
         if names is not None and frames.is_table(X) and not frames.is_plain(X):
             return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
         refuse_dates(X)
         with as_numbers("X"):
             checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])  # pyright: ignore
         return checked
+
+
+def names_of(estimator: ModelMixin) -> tuple[str, ...] | None:
+    """The names of the input columns that it was fitted to; None for arrays."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else tuple(str(name) for name in names)
 
 
 def load(path: Path | str, device: str | None = None) -> Any:

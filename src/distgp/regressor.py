@@ -39,7 +39,7 @@ from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
 from distgp.experts import Expert
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin
+from distgp.mixin import ModelMixin, names_of
 from distgp.model import Model, TargetModel
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
@@ -813,7 +813,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             given = {name: kept(values, keep, name) for name, values in given.items()}
         X, y = self._validated(X, y, reset=first)
         if first:
-            schema = Schema(X.shape[1], self._names()) if table is None else Schema.of(table)
+            schema = Schema(X.shape[1], names_of(self)) if table is None else Schema.of(table)
         assert schema is not None
         return Rows.of(X, y, schema, **given)
 

@@ -32,7 +32,7 @@ from distgp.diagnostics import metrics
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert
 from distgp.kernels import KERNELS, InputLayout, Kernel
-from distgp.mixin import ModelMixin
+from distgp.mixin import ModelMixin, names_of
 from distgp.model import Model
 from distgp.plan import an_engine, tensor_like
 from distgp.sparsegrid import (
@@ -259,7 +259,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
             for column, scaling in enumerate(scalings)
         )
-        self.model_ = Model(models, columns.ndim == 1, Schema(d, self._names()), seed)
+        self.model_ = Model(models, columns.ndim == 1, Schema(d, names_of(self)), seed)
         self.n_floored_ = 0 if self.model_.one_target else [0] * len(models)
         self.engine_ = engine
         engine.users.add(self)

@@ -12,7 +12,13 @@ import distgp
 from distgp import DistributedGPRegressor
 from distgp.data import Scaling, Shard
 from distgp.data.shard import placed
-from distgp.diagnostics.novelty import RIDGE, Inputs, NoveltyWarning, novelty, warn_of_novelty
+from distgp.diagnostics.novelty import (
+    RIDGE,
+    NoveltyWarning,
+    TrainingInputs,
+    novelty,
+    warn_of_novelty,
+)
 from distgp.engines import LocalPlacement
 from experiments.datasets import TASKS
 
@@ -53,7 +59,7 @@ def naive(X, standard=None):
 @pytest.mark.parametrize(("parts", "on"), [(1, 1), (5, 2)])
 def test_moments_and_quantiles_are_those_of_all_rows(n, d, parts, on):
     X = rows(n, d)
-    found = Inputs.of(shards_of(X, parts, on), 0)
+    found = TrainingInputs.of(shards_of(X, parts, on), 0)
     scale = X.std(0)
     covariance = np.cov((X / scale).T, bias=True) + RIDGE * np.eye(d)
     np.testing.assert_allclose(found.mean, X.mean(0), atol=1e-12)
@@ -72,36 +78,36 @@ def test_samples_of_many_rows_know_the_nearest_of_all_rows(monkeypatch):
     monkeypatch.setattr(distgp.diagnostics.novelty, "LEAST_SAMPLE", 300)
     monkeypatch.setattr(distgp.diagnostics.novelty, "SAMPLE_PAIRS", 1)
     X = rows(600)
-    found = Inputs.of(shards_of(X, 4, 3), 0)
+    found = TrainingInputs.of(shards_of(X, 4, 3), 0)
     far, near = naive(X)
     assert np.quantile(near, 0.97) < found.apart < np.quantile(near, 0.999)
     assert np.quantile(far, 0.97) < found.far < np.quantile(far, 0.999)
-    assert found.far == pytest.approx(Inputs.of(shards_of(X), 0).far)
-    assert Inputs.of(shards_of(X), 0, nearest=False).apart is None
+    assert found.far == pytest.approx(TrainingInputs.of(shards_of(X), 0).far)
+    assert TrainingInputs.of(shards_of(X), 0, nearest=False).apart is None
 
 
 def test_constant_columns_categories_and_repeated_rows():
     rng = np.random.default_rng(0)
     kinds = np.eye(3)[rng.integers(3, size=200)]
     X = np.column_stack([rng.normal(size=200), kinds, np.full(200, 1e6 / 3), np.full(200, 1e-9)])
-    found = Inputs.of(shards_of(X), 0)
+    found = TrainingInputs.of(shards_of(X), 0)
     assert found.scale[-1] == found.scale[-2] == 1.0 and float(found.scale.min()) > 0.3
     test = np.tile(X[5], (3, 1))
     test[1, 1:4] = 0.0  # a kind that was never seen
     test[2, -1] = 0.5  # a constant that has changed
     ratio = found.mahalanobis(torch.as_tensor(test))
     assert ratio[0] < 1 < 10 < min(ratio[1], ratio[2])
-    same = Inputs.of(shards_of(np.ones((30, 2))), 0)
+    same = TrainingInputs.of(shards_of(np.ones((30, 2))), 0)
     assert same.mahalanobis(torch.ones(1, 2)) == 0.0 < 1.0 < same.mahalanobis(torch.zeros(1, 2))
-    one = Inputs.of(shards_of(np.ones((1, 2))), 0)
+    one = TrainingInputs.of(shards_of(np.ones((1, 2))), 0)
     assert one.apart is None and np.isfinite(one.far)
 
 
 def test_units_do_not_matter():
     X, units = rows(300), np.array([1e-7, 1.0, 1e7])
-    a, b = Inputs.of(shards_of(X), 0), Inputs.of(shards_of(X * units), 0)
+    a, b = TrainingInputs.of(shards_of(X), 0), TrainingInputs.of(shards_of(X * units), 0)
     assert (a.far, a.apart) == pytest.approx((b.far, b.apart), rel=1e-6)
-    single = Inputs.of(
+    single = TrainingInputs.of(
         LocalPlacement(tuple(s.to(dtype=torch.float32) for s in shards_of(X).items)), 0
     )
     assert single.far == pytest.approx(a.far, rel=1e-4) and single.mean.dtype == torch.float64
@@ -113,7 +119,7 @@ def fitted(expert, X, normalize=True, **options):
     gp.fit(X, X[:, 0] + X[:, 1])
     points = standard(gp, X)
     data = placed([Shard.of(points, points[:, 0])])
-    inputs = Inputs.of(data, 0, nearest=expert != "sparse")
+    inputs = TrainingInputs.of(data, 0, nearest=expert != "sparse")
     gp.model_ = replace(gp.model_, inputs=inputs)
     return gp
 
@@ -192,7 +198,7 @@ def test_few_training_rows_do_not_make_others_new(n, d):
     for _ in range(20):
         mix = rng.normal(size=(d, d))
         X, test = rng.normal(size=(n, d)) @ mix, rng.normal(size=(200, d)) @ mix
-        ratio = Inputs.of(shards_of(X), 0).mahalanobis(torch.as_tensor(test))
+        ratio = TrainingInputs.of(shards_of(X), 0).mahalanobis(torch.as_tensor(test))
         shares.append(float((ratio > 1).double().mean()))
     assert np.mean(shares) < 0.05 and np.mean(np.array(shares) > 0.1) <= 0.1, shares
 
@@ -226,6 +232,6 @@ def test_the_years_to_predict_of_the_gas_turbine_are_new(name, years, random):
         (shuffled[:n], shuffled[n:], random),
     ):
         scaling, like = Scaling.of(X, X[:, 0], True), torch.zeros((), dtype=torch.float64)
-        inputs = Inputs.of(shards_of(scaling.inputs(X, like)), 0, nearest=False)
+        inputs = TrainingInputs.of(shards_of(scaling.inputs(X, like)), 0, nearest=False)
         ratio = inputs.mahalanobis(scaling.inputs(test, like))
         assert low < float((ratio > 1).double().mean()) < high

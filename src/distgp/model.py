@@ -16,7 +16,7 @@ from distgp.aggregation import Aggregator, Combined, Ensemble
 from distgp.data.rows import Schema
 from distgp.data.scaling import Scaling
 from distgp.diagnostics.calibration import Calibration, multiples
-from distgp.diagnostics.novelty import Inputs
+from distgp.diagnostics.novelty import TrainingInputs
 from distgp.experts import Parameters
 from distgp.likelihoods import Gaussian
 from distgp.likelihoods.transforms import Transform
@@ -78,7 +78,7 @@ class Model(Generic[Target]):
         The columns of the inputs.
     seed : int
         The seed of the fit.
-    inputs : Inputs, optional
+    inputs : TrainingInputs, optional
         The training inputs' moments and distances; None in files of earlier versions.
     """
 
@@ -86,7 +86,7 @@ class Model(Generic[Target]):
     one_target: bool
     schema: Schema
     seed: int
-    inputs: Inputs | None = None
+    inputs: TrainingInputs | None = None
 
     def each(self, get: Callable[[Target], Value]) -> Value | list[Value]:
         """A value of each target's model: one, or a list where there are several targets."""

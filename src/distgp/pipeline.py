@@ -26,7 +26,7 @@ from distgp.data.scaling import Scaling
 from distgp.data.shard import Shard, stack
 from distgp.diagnostics import metrics
 from distgp.diagnostics.calibration import Calibration
-from distgp.diagnostics.novelty import Inputs, warn_of_novelty
+from distgp.diagnostics.novelty import TrainingInputs, warn_of_novelty
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, Posterior
 from distgp.likelihoods import Gaussian
@@ -74,7 +74,7 @@ class Placed:
         """
         if self.shards.may_leave is not None and "distances" not in self.shards.may_leave:
             return model
-        inputs = Inputs.of(self.shards, plan.seed, nearest=plan.kind.holds_rows)
+        inputs = TrainingInputs.of(self.shards, plan.seed, nearest=plan.kind.holds_rows)
         return replace(model, inputs=inputs)
 
 

@@ -210,8 +210,8 @@ def _completed(
     if given["mean"] == "linear" and not given["normalize"]:
         raise ValueError("mean='linear' needs normalize=True, got normalize=False")
     random = isinstance(given["partition"], RandomPartition)
-    measured = n >= LEAST_MEASURED and random and all(is_auto(given[name]) for name in WAYS)
-    expert = None if measured else _expert(given, n)
+    undecided = n >= LEAST_MEASURED and random and all(is_auto(given[name]) for name in WAYS)
+    expert = None if undecided else _expert(given, n)
     aggregation = given["aggregation"]
     plan = Plan(
         schema=schema,

@@ -25,7 +25,7 @@ from distgp.engines import (
     register,
     travels,
 )
-from distgp.engines.base import Traffic, measured
+from distgp.engines.base import Traffic, bytes_by_kind
 from distgp.experts import ExactExpert, Parameters
 from distgp.training import NearestRows, train
 
@@ -101,7 +101,7 @@ def test_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="expected kinds among"):
         travels("row")
     with pytest.raises(ValueError, match=r"expected kinds among rows, .*got row"):
-        measured(1.0, "row")
+        bytes_by_kind(1.0, "row")
 
 
 ALLOWED = {"counts", "moments", "distances", "gradients", "parameters", "sums", "basis"}
@@ -148,19 +148,19 @@ class Named:
 
 def test_all_that_is_sent_is_measured():
     one = torch.zeros(3)
-    assert measured([one, (one.numpy(),)]) == {"other": 24}
-    assert measured({"a": 1, "b": [True, 2.5], "c": "text", "d": None, "e": {"x", "yz"}}) == {
+    assert bytes_by_kind([one, (one.numpy(),)]) == {"other": 24}
+    assert bytes_by_kind({"a": 1, "b": [True, 2.5], "c": "text", "d": None, "e": {"x", "yz"}}) == {
         "other": 24 + 4 + 3
     }
-    assert measured((one, "text", 1), "sums", "settings") == {"sums": 12 + 4 + 8}
-    assert measured((one, "text", 1), plain="settings") == {"other": 12, "settings": 12}
+    assert bytes_by_kind((one, "text", 1), "sums", "settings") == {"sums": 12 + 4 + 8}
+    assert bytes_by_kind((one, "text", 1), plain="settings") == {"other": 12, "settings": 12}
     parts = Named([one], Shard.of(torch.zeros(2, 1), torch.zeros(2)), cached={"inner": (2.0,)})
-    assert measured(parts) == {"inputs": 12 + 8, "rows": 8 + 8 + 16, "means": 8}
-    assert measured(object())["other"] > 0, "what cannot be looked into is something"
+    assert bytes_by_kind(parts) == {"inputs": 12 + 8, "rows": 8 + 8 + 16, "means": 8}
+    assert bytes_by_kind(object())["other"] > 0, "what cannot be looked into is something"
     engine = LocalEngine()
     engine.users.add(engine)
     engine.itself = engine  # a circle
-    assert measured(engine).keys() == {"other"}
+    assert bytes_by_kind(engine).keys() == {"other"}
 
 
 def test_devices_and_ray_count_the_same(engine, parquet):

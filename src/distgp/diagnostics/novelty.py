@@ -47,7 +47,7 @@ class NoveltyWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class TrainingInputs:
     """The training inputs: their moments, and the distances that they keep to each other.
 
     `mean` and `scale` (d,) are those of the columns as the experts see them, the scale 1 where a column
@@ -65,7 +65,7 @@ class Inputs:
     apart: float | None = None
 
     @staticmethod
-    def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> Inputs:
+    def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> TrainingInputs:
         """Measure the rows where they are: sums of d² numbers and the distances of a sample travel.
 
         With `nearest` some rows travel too. Every row of the sample is compared with the others without
@@ -84,7 +84,7 @@ class Inputs:
         )
         L = linalg.cholesky(standard, "the covariance of the inputs")
         some = sample.sampled(shards, min(1.0, SAMPLE / n), seed)
-        square = torch.cat(some.map(_square_distances, Inputs(mean, scale, L, n, 1.0)))
+        square = torch.cat(some.map(_square_distances, TrainingInputs(mean, scale, L, n, 1.0)))
         square = n * square / (n - 1 - square).clamp_min(RIDGE**2)
         far, apart = _quantile(square.sqrt()), None
         if nearest and n > 1:
@@ -92,7 +92,7 @@ class Inputs:
             few = sample.drawn(shards, count, seed)
             found = shards.map(_nearest_other, mean, scale, few.X, few.rows)
             apart = _quantile(torch.stack([distance.cpu() for distance in found]).amin(0))
-        return Inputs(mean, scale, L, n, far, apart)
+        return TrainingInputs(mean, scale, L, n, far, apart)
 
     def mahalanobis(self, X: Tensor) -> Tensor:
         """The Mahalanobis distance of rows, as a ratio to its 99 % quantile."""
@@ -104,7 +104,7 @@ class Inputs:
         return linalg.solve_lower(self.L.to(X.device), standard.mT).square_().sum(0).sqrt_()
 
 
-def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
+def novelty(inputs: TrainingInputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
     """Tell how unlike the training rows each row is."""
     ratio = inputs.mahalanobis(X).cpu()
     if inputs.apart is not None and ensemble.expert.holds_rows:
@@ -114,7 +114,7 @@ def novelty(inputs: Inputs, ensemble: Ensemble, X: Tensor) -> np.ndarray:
     return ratio.numpy()
 
 
-def warn_of_novelty(inputs: Inputs, X: Tensor) -> None:
+def warn_of_novelty(inputs: TrainingInputs, X: Tensor) -> None:
     """Warn where many rows (N, d) are unlike the training rows, by the Mahalanobis distance alone."""
     if inputs.rows < LEAST_ROWS or len(X) < TOLD_ROWS:
         return
@@ -144,7 +144,7 @@ def _in_parts(batch: Shard) -> Iterator[Tensor]:
 
 
 @travels("distances")
-def _square_distances(batch: Shard, inputs: Inputs) -> Tensor:
+def _square_distances(batch: Shard, inputs: TrainingInputs) -> Tensor:
     """Squared Mahalanobis distances of a worker's rows."""
     return torch.cat([inputs.distances(X).square().cpu() for X in _in_parts(batch)])
 

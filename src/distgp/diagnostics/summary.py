@@ -15,7 +15,7 @@ from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
 from distgp.diagnostics import hyperparameters as h
 from distgp.diagnostics.hyperparameters import Quantity, Shared
-from distgp.diagnostics.novelty import Inputs
+from distgp.diagnostics.novelty import TrainingInputs
 from distgp.model import Model, TargetModel
 from distgp.selection.trials import Choice
 from distgp.sparsegrid.posterior import SparseGridModel
@@ -271,7 +271,7 @@ def feature_relevance(estimator: Estimator) -> np.ndarray:
     return estimator.feature_relevance_
 
 
-def relevance_of(model: AnyTarget, inputs: Inputs | None) -> np.ndarray:
+def relevance_of(model: AnyTarget, inputs: TrainingInputs | None) -> np.ndarray:
     """Return the relevance of each column to one target, (d,), given what the inputs look like."""
     varies = None
     if inputs is not None:  # L Lᵀ is the covariance of standardised columns: 1 or 0 on its diagonal
@@ -297,7 +297,7 @@ def _summarise(
     columns: tuple[str, ...],
     shared: Shared,
     method: Algorithm | str | None,
-    inputs: Inputs | None,
+    inputs: TrainingInputs | None,
 ) -> TargetSummary:
     kernel, scaling, training = model.parameters.kernel, model.scaling, model.training
     structure = _grids(model) if isinstance(model, SparseGridModel) else _experts(model)

@@ -111,7 +111,7 @@ class Traffic:
 
     def send(self, value: object, kinds: Kinds = OTHER, copies: int = 1) -> None:
         """Count a value that goes to this many workers."""
-        for kind, size in measured(value, kinds, SETTINGS).items():
+        for kind, size in bytes_by_kind(value, kinds, SETTINGS).items():
             self.sent[kind] += copies * size
 
     def call(self, function: Function, arguments: Sequence[Any], each: Each, copies: int) -> None:
@@ -125,14 +125,14 @@ class Traffic:
 
     def receive(self, value: object, function: Function) -> None:
         """Count what a function returned on one worker."""
-        self.received.update(measured(value, getattr(function, "travels_as", OTHER)))
+        self.received.update(bytes_by_kind(value, getattr(function, "travels_as", OTHER)))
 
     def total(self) -> dict[str, int]:
         """The bytes of both directions, by kind."""
         return dict(self.sent + self.received)
 
 
-def measured(value: object, kinds: Kinds = OTHER, plain: str = OTHER) -> Counter[str]:
+def bytes_by_kind(value: object, kinds: Kinds = OTHER, plain: str = OTHER) -> Counter[str]:
     """Count the bytes of all in a value, as far as it is pickled, by kind; unnamed numbers are `plain`."""
     total: Counter[str] = Counter()
     for kind, size, is_array in _pieces(value, kinds, frozenset()):
@@ -318,7 +318,7 @@ def guarded(placement: Some, may_leave: frozenset[str] | None) -> Some:
 def released(result: Result, function: Function, may_leave: Collection[str] | None) -> Result:
     """Return a function's result, on its worker, if all that is in it may leave."""
     if may_leave is not None:
-        found = +measured(result, getattr(function, "travels_as", OTHER))
+        found = +bytes_by_kind(result, getattr(function, "travels_as", OTHER))
         held = sorted(found.keys() - may_leave)
         if held:
             raise MayNotLeaveError(

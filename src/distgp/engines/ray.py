@@ -19,9 +19,9 @@ from distgp.engines.base import (
     LocalPlacement,
     Placement,
     Result,
+    bytes_by_kind,
     guarded,
     itself,
-    measured,
 )
 
 try:
@@ -261,7 +261,7 @@ class RayPlacement(Placement[Item]):
 
 def _stored(arguments: tuple[Any, ...]) -> Any:
     """Put arguments into the object store where they are large; Ray resolves the reference."""
-    return ray.put(arguments) if measured(arguments).total() > SMALL else arguments
+    return ray.put(arguments) if bytes_by_kind(arguments).total() > SMALL else arguments
 
 
 def _check_options(

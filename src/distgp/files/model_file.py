@@ -36,7 +36,7 @@ from distgp.aggregation.variance import Basis, WeightedCombined
 from distgp.data import PARTITIONS, Scaling, Shard, encoding
 from distgp.data.rows import Schema
 from distgp.diagnostics.calibration import Calibration
-from distgp.diagnostics.novelty import Inputs
+from distgp.diagnostics.novelty import TrainingInputs
 from distgp.engines import LocalPlacement
 from distgp.experts import (
     EXPERTS,
@@ -67,7 +67,7 @@ NAMES: dict[str, type] = {
     "schema": Schema,
     "likelihood/gaussian": Gaussian,
     "scaling": Scaling,
-    "inputs": Inputs,
+    "inputs": TrainingInputs,
     "calibration": Calibration,
     "transform/log": transforms.Log,
     "transform/yeo-johnson": transforms.YeoJohnson,

@@ -206,7 +206,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             self._highest_level(d),
             self.combination,
             boundary=self.boundary,
-            kronecker=factors(self._start(d).parameters.kernel, d) is not None,
+            kronecker=factors(self._initial(d).parameters.kernel, d) is not None,
             targets=targets,
             training=(inducing, n if rows is None else min(n, rows)),
             device=self._like().device,
@@ -268,7 +268,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
     def _fit_target(
         self, shards: Placement[Shard], scaling: Scaling, box: Box, seed: int
     ) -> SparseGridModel:
-        start, result = self._start(box.d), None
+        start, result = self._initial(box.d), None
         theta = start.parameters
         if self.training is not None:
             result = self._learn(shards, start, box, seed)
@@ -401,7 +401,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         """A tensor on the device; sparse grids compute in float64."""
         return tensor_like(self.device, torch.float64)
 
-    def _start(self, d: int) -> Initial:
+    def _initial(self, d: int) -> Initial:
         """Kernel and noise to start from; named kernels are products over the columns."""
         kernel, like = self.kernel, self._like()
         if isinstance(kernel, Kernel):

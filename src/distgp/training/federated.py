@@ -191,7 +191,7 @@ class Admm(Algorithm):
         """Alternate the experts' minimisations with the consensus and the dual step."""
         layout, k = objective.layout, objective.layout.n_shared
         shared, own = layout.split(start, len(sizes))
-        each = _start("sgd", layout.join_each(shared, own), self.learning_rate)
+        each = _first_state("sgd", layout.join_each(shared, own), self.learning_rate)
         psi, prior_weight = torch.zeros_like(each["x"][:, :k]), sizes / sizes.sum()
         while True:
             sent = each | {"psi": psi, "prior_weight": prior_weight}
@@ -246,7 +246,9 @@ class Independent(Algorithm):
     def at_centre(self, objective: Objective, start: Tensor, sizes: Tensor, rounds: Rounds) -> None:
         """Keep what every expert remembers; there is nothing to merge."""
         del objective
-        each = _start(self.optimizer, start.expand(len(sizes), -1).clone(), self.learning_rate)
+        each = _first_state(
+            self.optimizer, start.expand(len(sizes), -1).clone(), self.learning_rate
+        )
         while True:
             reply = rounds.exchange(Message({}, each)).each
             each = {name: reply[name] for name in each}
@@ -259,7 +261,7 @@ class Independent(Algorithm):
             )
 
 
-def _start(optimizer: str, x: Tensor, rate: float) -> Tensors:
+def _first_state(optimizer: str, x: Tensor, rate: float) -> Tensors:
     """Points x (M, P), rates (M,) and memory, from which `_local_steps` starts."""
     return {"x": x, "good": x, "rate": torch.full_like(x[:, 0], rate)} | fresh(optimizer, x)
 

@@ -20,7 +20,7 @@ from distgp._util.progress import Progress
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
-from distgp.engines.base import measured
+from distgp.engines.base import bytes_by_kind
 from distgp.experts import Parameters
 from distgp.training.objective import Objective
 
@@ -189,7 +189,7 @@ class Rounds:
         reply = _gathered(replies)
         # What is for all is counted as if every expert were a machine of its own.
         common, own = (message.shared, reply.summed), (message.each, reply.each)
-        self._bytes = sum(counts) * measured(common).total() + measured(own).total()
+        self._bytes = sum(counts) * bytes_by_kind(common).total() + bytes_by_kind(own).total()
         return reply
 
     def record(

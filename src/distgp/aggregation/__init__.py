@@ -9,6 +9,7 @@ from distgp.aggregation.base import (
     default_aggregator,
     register,
 )
+from distgp.aggregation.exact import Exact, SolveWarning
 from distgp.aggregation.gram import Pooled
 from distgp.aggregation.marginals import (
     BCM,
@@ -27,13 +28,13 @@ from distgp.aggregation.variance import CentralWarning
 
 for kind in (
     PoE, GPoE, SoftmaxPoE, BCM, RBCM, GRBCM, MinVariance, Barycentre, NPAE,
-    Opt, OptPrinted, OptLocal, TwoLevel, Pooled, Nearest,
+    Opt, OptPrinted, OptLocal, TwoLevel, Pooled, Nearest, Exact,
 ):  # fmt: skip
     register(kind)
 
 __all__ = [
     "AGGREGATORS", "BCM", "GRBCM", "NPAE", "RBCM", "AggregationError", "Aggregator", "Barycentre",
-    "CentralWarning", "Combined", "Ensemble", "GPoE", "MarginalAggregator", "MinVariance", "Nearest", "Opt",
-    "OptLocal", "OptPrinted", "PoE", "Pooled", "SoftmaxPoE", "TwoLevel", "WeightsWarning",
+    "CentralWarning", "Combined", "Ensemble", "Exact", "GPoE", "MarginalAggregator", "MinVariance", "Nearest", "Opt",
+    "OptLocal", "OptPrinted", "PoE", "Pooled", "SoftmaxPoE", "SolveWarning", "TwoLevel", "WeightsWarning",
     "default_aggregator", "register",
 ]  # fmt: skip

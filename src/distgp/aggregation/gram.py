@@ -218,9 +218,9 @@ class Pooled(Aggregator):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PooledCombined(Combined):
-    """One sparse posterior, given all rows."""
+    """One posterior, given all rows."""
 
-    posterior: SparsePosterior
+    posterior: LinearPosterior
 
     def entries(self, ensemble: Ensemble) -> int:
         """Entries of its posterior, which asks no expert."""

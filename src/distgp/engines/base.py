@@ -52,6 +52,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "inducing": "inducing inputs, or central ones, that have been chosen",
         "means": "coefficients of experts' means; for exact experts one per row",
         "factors": "factorised kernel matrices of an expert's rows",
+        "solve": "vectors of a solve with all rows' kernel matrix, from which targets can be computed",
         "basis": "functions that sums are taken on",
         "weights": "the experts' weights in a combination",
         "points": "inputs at which something is asked of the experts",

@@ -18,10 +18,11 @@ h = v(x) − V_Cᵀa.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ from distgp.experts.sums import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
 from distgp.likelihoods import noise_factor
 
+Result = TypeVar("Result")
 ORDER_SEED = 0
 """The seed of the rows' random order. It is the same for all shards, so that the order is one."""
 SEARCHED_AT_ONCE = 4096
@@ -221,6 +223,11 @@ def _correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
     return kernel(A, B).abs() / scale.clamp_min(tiny).sqrt()
 
 
+def in_order(rows: Shard) -> Shard:
+    """The same rows in their random order, which belongs to the rows and not to their division."""
+    return rows.take(row_priority(rows.rows, ORDER_SEED).argsort())
+
+
 class OrderedRows:
     """Rows in their random order, with the search structure and v(x) that predictions need.
 
@@ -228,12 +235,10 @@ class OrderedRows:
     """
 
     def __init__(self, parameters: Parameters, shard: Shard) -> None:
-        rows = shard.flatten().without_padding()
-        priority = row_priority(rows.rows, ORDER_SEED)
-        order = priority.argsort()
+        rows = in_order(shard.flatten().without_padding())
         self.parameters = widened(parameters)
-        self.priority = priority[order]
-        rows = rows.take(order).to(dtype=torch.float64)
+        self.priority = row_priority(rows.rows, ORDER_SEED)
+        rows = rows.to(dtype=torch.float64)
         self.X, self.y, self.factor = rows.X, rows.y, noise_factor(rows)
 
     def rows_at(self, which: Tensor | slice) -> Shard:
@@ -291,20 +296,43 @@ class OrderedRows:
 
     def sums(self, k: int) -> GlobalSums:
         """Σuuᵀ and Σut over all rows, each given its k nearest before it."""
-        V, noise = self.V, self.parameters.noise
-        assert V is not None
-        total = GlobalSums(V.new_zeros(V.shape[1], V.shape[1]), V.new_zeros(V.shape[1]))
-        place, neighbours = nearest_before_each(self, k)
-
-        def part(some: Tensor) -> GlobalSums:
-            out = conditional(self.parameters, self.X[some], V[some], self.sets(neighbours[some]))
-            own = noise if self.factor is None else noise * self.factor[some]
-            return out.sums(self.y[some], own)
-
-        for group in place.split(SEARCHED_AT_ONCE):  # so that few parts are held at a time
-            for found in on_threads(part, group.split(self.points_at_once(neighbours.shape[1]))):
-                total = total + found
+        assert self.V is not None
+        m = self.V.shape[1]
+        total = GlobalSums(self.V.new_zeros(m, m), self.V.new_zeros(m))
+        _, parts = self.given_before(k, lambda some, out: out.sums(self.y[some], self.noise(some)))
+        for found in parts:
+            total = total + found
         return total
+
+    def given_before(
+        self, k: int, finish: Callable[[Tensor, Conditional], Result]
+    ) -> tuple[Tensor, Iterator[Result]]:
+        """The k nearest rows before each row, and what `finish` makes of f at some rows given these.
+
+        It is called with the places of a few rows at a time, on several threads.
+        """
+        place, neighbours = nearest_before_each(self, k)
+        _ = self.V  # computed once, before threads ask for it at the same time
+
+        def part(some: Tensor) -> Result:
+            v, sets = None if self.V is None else self.V[some], self.sets(neighbours[some])
+            return finish(some, conditional(self.parameters, self.X[some], v, sets))
+
+        size = self.points_at_once(neighbours.shape[1])
+        groups = place.split(max(SEARCHED_AT_ONCE, size))  # so that few parts are held at a time
+        found = (one for group in groups for one in on_threads(part, group.split(size)))
+        return neighbours, found
+
+    def noise(self, some: Tensor | slice = slice(None)) -> Tensor:
+        """The noise variances of some of the rows, or one for all of them."""
+        noise = self.parameters.noise
+        return noise if self.factor is None else noise * self.factor[some]
+
+    def with_targets(self, y: Tensor) -> OrderedRows:
+        """The same rows with other targets, and all that was computed of the inputs."""
+        same = copy(self)
+        same.y = y
+        return same
 
     def sets(self, index: Tensor) -> Neighbours:
         """The rows with these places (B, k) as neighbours; -1 for none."""

@@ -27,6 +27,7 @@ from distgp import sparsegrid
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
 from distgp.aggregation.base import POSTERIORS
+from distgp.aggregation.exact import ExactCombined
 from distgp.aggregation.gram import PooledCombined
 from distgp.aggregation.marginals import MarginalCombined
 from distgp.aggregation.nearest import NearestCombined
@@ -96,6 +97,7 @@ NAMES: dict[str, type] = {
     "combined/opt-local": LocalCombined,
     "combined/pooled": PooledCombined,
     "combined/nearest": NearestCombined,
+    "combined/exact": ExactCombined,
     "combined/nearest/global": GlobalPart,
     "variance/weighted": variance.Weighted,
     "variance/printed": variance.Printed,

@@ -1,0 +1,4 @@
+"""temporary."""
+import torch
+def free_bytes(device):
+    return 18e9

@@ -229,9 +229,10 @@ def starting_point(
         start, learnt = (start, False) if moved is None else (moved, plan.from_trial)
     if plan.algorithm is None:
         return start, None
-    bounds = initial.bounds(capped=plan.normalize)
+    bounds, given = initial.bounds(capped=plan.normalize), {}
     for name, pair in plan.bounds.items():
-        bounds |= dict.fromkeys(initial.parameters.paths(name), pair)
+        given |= dict.fromkeys(initial.parameters.paths(name), pair)
+    bounds |= given
     learning = Learning(
         plan.algorithm,
         start,
@@ -244,6 +245,8 @@ def starting_point(
         [*plan.fixed, *initial.fixed],
         plan.seed,
         plan.verbose,
+        plan.refine and plan.validation == "random",
+        {path: pair for path, pair in initial.uncapped().items() if path not in given},
     )
     return start, learning
 

@@ -83,6 +83,8 @@ class Plan:
         θ of each target to start training from, where an earlier fit or a trial has found one.
     from_trial : bool
         Whether `found` was learnt from a part of the same rows.
+    refine : bool
+        Whether training is refined; trials do without.
     """
 
     schema: Schema | None
@@ -113,6 +115,7 @@ class Plan:
     given: Mapping[str, object]
     found: tuple[Parameters, ...] = ()
     from_trial: bool = False
+    refine: bool = True
 
     @property
     def measures_ways(self) -> bool:
@@ -135,7 +138,7 @@ class Plan:
         checked = {name: RESOLVERS[name](name, value) for name, value in settings.items()}
         rows = self.n if n is None else n
         made = _completed({**self.given, **checked}, self.schema, rows, self.seed, self.like)
-        return replace(made, found=self.found, from_trial=self.from_trial)
+        return replace(made, found=self.found, from_trial=self.from_trial, refine=self.refine)
 
     def trial(self, settings: Mapping[str, object], n: int) -> Plan:
         """The plan of a quick fit of n of the rows, in this process, with these parameters."""
@@ -143,7 +146,7 @@ class Plan:
         quick["kernel"] = self.kernel or FIRST_KERNEL
         if self.n_experts == "cv" or isinstance(self.partition, np.ndarray):
             quick |= {"n_experts": "auto", "partition": "random"}
-        return replace(self, found=()).settled({**quick, **settings}, n)
+        return replace(self, found=(), refine=False).settled({**quick, **settings}, n)
 
     def starting_from(self, found: Iterable[Parameters]) -> Plan:
         """The same plan, whose training goes on from where an earlier fit ended."""

@@ -322,6 +322,13 @@ class Expert(ABC):
     def condition(self, parameters: Parameters, shard: Shard) -> Posterior:
         """The posterior given the shard."""
 
+    def leave_one_out(self, parameters: Parameters, shard: Shard) -> Tensor | None:
+        """The log density of each row's target given all other rows of the shard, (n,).
+
+        None where it costs more than the objective.
+        """
+        del parameters, shard
+
     @abstractmethod
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """The number of experts for n rows, where the user leaves it to us."""

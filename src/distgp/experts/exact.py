@@ -90,6 +90,12 @@ class ExactExpert(Expert):
         normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
         return nll + normaliser + copies_term(shard, parameters.noise)
 
+    def leave_one_out(self, parameters: Parameters, shard: Shard) -> Tensor:
+        """Without row i, y_i has the mean y_i − α_i/q_i and the variance 1/q_i, with q = diag K̃⁻¹."""
+        L, alpha = _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
+        q = linalg.half_inverse(L).diagonal(dim1=-2, dim2=-1)
+        return 0.5 * (q / (2.0 * math.pi)).log() - 0.5 * alpha.square() / q
+
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
         with torch.no_grad():

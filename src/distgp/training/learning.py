@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,15 +18,28 @@ from distgp.engines import Placement
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
 from distgp.kernels import Expression, InputLayout, Kernel, in_data_units
+from distgp.training.fact import Fact
 from distgp.training.objective import Layout, Objective, Prior, by_path, objective_value
+from distgp.training.refinement import (
+    ERRORS,
+    Score,
+    at_bound,
+    back_at_start,
+    left_out,
+    score,
+)
 from distgp.training.rounds import Algorithm, Rounds, Stop, TrainingResult
 
+Bounds: TypeAlias = dict[str, tuple[float, float]]
+"""Lowest and highest values of parameters, by name or full path."""
 REACH = 1e3
 """How far training may take the parameters of a named kernel from where they start."""
 LARGEST_SIGNAL = 1.0
 """The largest signal variance of a named kernel, in units of the target's variance. Beyond it, where
 columns nearly repeat each other, the variance runs away with the lengthscales for next to nothing, and
 the model extrapolates without limit along directions in which its rows hardly vary."""
+LEAST_NOISE = 1e-8
+"""The floor of the noise in units of the target's variance, once it is lifted."""
 SEARCHED = (1.0, 0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start."""
 
@@ -76,6 +89,11 @@ class Initial(NamedTuple):
             bounds[path] = (bounds[path][0], max(LARGEST_SIGNAL, bounds[path][1] / REACH))
         return bounds
 
+    def uncapped(self) -> dict[str, tuple[float, float]]:
+        """The bounds of signal variances without a cap."""
+        free = self.bounds()
+        return {path: free[path] for path in self.signals if path in free}
+
     def holds(self, path: str, fixed: tuple[str, ...]) -> bool:
         """Tell whether training leaves this parameter as it is, given the names the user fixed."""
         return path in self.fixed or bool({path, path.rpartition(".")[2]} & set(fixed))
@@ -105,7 +123,8 @@ class Learning:
     """The way in which θ is to be learnt; names and bounds are as for `train`.
 
     With `search`, shorter lengthscales are a start too. A `start` that was `learnt` from a part of these
-    rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default.
+    rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default. With
+    `refine`, bounds of ours are lifted where rows held out say that it pays: signals to `uncapped`.
     """
 
     algorithm: Algorithm
@@ -119,36 +138,130 @@ class Learning:
     fixed: Collection[str] = ()
     seed: int = 0
     verbose: bool = False
+    refine: bool = False
+    uncapped: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
-        algorithm, theta, stages, results = self.algorithm, self.start, (Stage(),), []
-        if algorithm.draws_rows:
-            algorithm, rows = algorithm.with_search(self.search), shards
+        bounds, alone = self._bounds(shards), sum(sample.counts(shards)) == 1
+        if self.algorithm.draws_rows:
+            results, bounds = self._by_drawn_rows(expert, shards, bounds)
         else:
-            rows = self._sampled(shards)
-            stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, self.learnt)
-            theta = replace(theta, inducing=expert.first_inducing(self.inducing, rows, self.seed))
-            theta = best_start(expert, theta, rows) if self.search else theta
-        least = {"noise": (algorithm.least_noise * _target_variance(rows), math.inf)}
+            results = self._by_stages(expert, self._sampled(shards), bounds)
+        if self.refine and alone and self.rows is None:
+            results += self._without_bounds(expert, shards, results[-1].parameters, bounds)
+        return _joined(results)
+
+    def _by_stages(
+        self, expert: Expert, rows: Placement[Shard], bounds: Bounds
+    ) -> list[TrainingResult]:
+        """Train in the stages that the kind of expert asks for."""
+        algorithm, results = self.algorithm, []
+        stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, self.learnt)
+        first = expert.first_inducing(self.inducing, rows, self.seed)
+        theta = replace(self.start, inducing=first)
+        theta = best_start(expert, theta, rows) if self.search else theta
         for i, stage in enumerate(stages):
             if stage.choose is not None:
                 theta = replace(theta, inducing=stage.choose(theta, rows, self.seed))
-            found = train(
-                _share_of_rounds(algorithm, i, len(stages)),
-                expert,
-                theta,
-                rows,
-                own=stage.own,
-                fixed=[*self.fixed, *stage.fixed],
-                priors=self.priors,
-                bounds=least | dict(self.bounds),
-                tolerance=algorithm.tolerance,
-                verbose=self.verbose,
-            )
-            results.append(found)
-            theta = found.parameters
-        return _joined(results)
+            share = _share_of_rounds(algorithm, i, len(stages))
+            results.append(self._train(share, expert, theta, rows, bounds, stage))
+            theta = results[-1].parameters
+        return results
+
+    def _by_drawn_rows(
+        self, expert: Expert, shards: Placement[Shard], bounds: Bounds
+    ) -> tuple[list[TrainingResult], Bounds]:
+        """Train by an algorithm that draws its rows; refine and polish what it found."""
+        algorithm = self.algorithm.with_search(self.search)
+        results = [self._train(algorithm, expert, self.start, shards, bounds)]
+        if self.refine:
+            found, bounds = self._refined(expert, shards, results[0].parameters, bounds)
+            results += found
+        if algorithm.polish:
+            theta = self._above_floor(results[-1].parameters, shards)
+            polish = Fact(n_iter=algorithm.polish)
+            results.append(self._train(polish, expert, theta, shards, bounds))
+        return results, bounds
+
+    def _refined(
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, bounds: Bounds
+    ) -> tuple[list[TrainingResult], Bounds]:
+        """Take those steps of further training by which rows held out are predicted better."""
+        results, last = [], self.algorithm
+        best = score(theta, shards, self.seed)
+        for change in self.algorithm.refinements():
+            lifted, start = bounds | self._lifted(change.lifts, theta, bounds), theta
+            if change.lifts and lifted == bounds:
+                continue
+            again = change.algorithm or last
+            if not change.lifts:
+                start = back_at_start(theta, self.start)
+            found = self._train(again, expert, start, shards, lifted)
+            new = score(found.parameters, shards, self.seed)
+            if new.beats(best, ERRORS if change.lifts else 0.0):
+                results, best, bounds, last = [*results, found], new, lifted, again
+                theta = found.parameters
+        return results, bounds
+
+    def _without_bounds(
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, bounds: Bounds
+    ) -> list[TrainingResult]:
+        """Lift bounds of ours that stop training, where leaving one row out says that it pays."""
+        lifted = bounds | self._lifted("floor", theta, bounds) | self._lifted("cap", theta, bounds)
+        before = None if lifted == bounds else shards.on_first(left_out, expert, theta)
+        if before is None:
+            return []
+        algorithm = Fact(n_iter=max(5, (self.algorithm.polish or self.algorithm.n_iter) // 2))
+        found = self._train(algorithm, expert, theta, shards, lifted)
+        after = Score(shards.on_first(left_out, expert, found.parameters))
+        return [found] if after.beats(Score(before), ERRORS) else []
+
+    def _above_floor(self, theta: Parameters, shards: Placement[Shard]) -> Parameters:
+        """The same θ with a noise of which the objective still depends on."""
+        least = self.algorithm.least_noise * _target_variance(shards)
+        held = any(name in ("noise",) for name in self.fixed)
+        return theta if held else replace(theta, noise=theta.noise.clamp_min(least))
+
+    def _bounds(self, rows: Placement[Shard]) -> Bounds:
+        """The bounds given, and a floor of the noise."""
+        least = self.algorithm.least_noise * _target_variance(rows)
+        return {"noise": (least, math.inf)} | dict(self.bounds)
+
+    def _lifted(self, lifts: str, theta: Parameters, bounds: Bounds) -> Bounds:
+        """Lift those bounds of ours, "floor" of the noise or "cap" of the signals, that stop training."""
+        if not lifts:
+            return {}
+        if lifts == "floor":
+            ours = {"noise": bounds["noise"]} if "noise" not in self.bounds else {}
+            free = {"noise": (LEAST_NOISE / self.algorithm.least_noise * bounds["noise"][0], math.inf)}
+        else:
+            free, ours = self.uncapped, {path: bounds[path] for path in self.uncapped}
+        stopped = at_bound(theta, ours, 0 if lifts == "floor" else 1)
+        return {path: free[path] for path in stopped}
+
+    def _train(
+        self,
+        algorithm: Algorithm,
+        expert: Expert,
+        theta: Parameters,
+        rows: Placement[Shard],
+        bounds: Bounds,
+        stage: Stage = Stage(),  # noqa: B008
+    ) -> TrainingResult:
+        """Train one stage."""
+        return train(
+            algorithm,
+            expert,
+            theta,
+            rows,
+            own=stage.own,
+            fixed=[*self.fixed, *stage.fixed],
+            priors=self.priors,
+            bounds=bounds,
+            tolerance=algorithm.tolerance,
+            verbose=self.verbose,
+        )
 
     def _sampled(self, shards: Placement[Shard]) -> Placement[Shard]:
         """A random sample of as many rows as training looks at."""

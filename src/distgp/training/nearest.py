@@ -32,7 +32,15 @@ from distgp.linalg import JitterWarning
 from distgp.training.fact import Lbfgs
 from distgp.training.learning import with_lengthscales
 from distgp.training.objective import UNUSABLE, Objective, log_prior
-from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Stop, Tensors
+from distgp.training.rounds import (
+    Algorithm,
+    Message,
+    Refinement,
+    Reply,
+    Rounds,
+    Stop,
+    Tensors,
+)
 
 SEARCHED = (0.3, 0.1, 0.03)
 """Factors of the lengthscales of a second start. They do not change which rows are nearest."""
@@ -45,6 +53,10 @@ STILL = 0.01
 """Logarithms that change by less in a stage have not moved."""
 EARLY_GAIN = 0.2
 """Nats that five rounds must gain for a stage before the last to go on."""
+MORE_NEIGHBORS = ((64, 2), (128, 4))
+"""Neighbours of refinements, and the part of the targets that they look at."""
+REFINED_ITER = 60
+"""Evaluations of a refinement, at most."""
 OWN_NOISE = ("weight", "noise")
 """What a shard's rows may have of their own beside inputs and targets."""
 
@@ -77,6 +89,8 @@ class NearestRows(Algorithm):
         Evaluations of the objective, at most, over all stages.
     seed : int, default=0
         The seed of the sample.
+    polish : int, default=0
+        Evaluations, at most, of the objective of all rows, by L-BFGS, from where nearest rows have led.
     """
 
     name: ClassVar[str] = "nearest"
@@ -94,11 +108,22 @@ class NearestRows(Algorithm):
     search: bool = True
     n_iter: int = 300
     seed: int = 0
+    polish: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_targets", "n_neighbors", "stages", "n_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def refinements(self) -> list[Refinement]:
+        """Without a floor of the noise; with more neighbours, of fewer targets; without a cap of signals."""
+        again = replace(self, stages=1, search=False, n_iter=REFINED_ITER, polish=0)
+        more = [
+            replace(again, n_neighbors=k, n_targets=max(EARLY_TARGETS, self.n_targets // part))
+            for k, part in MORE_NEIGHBORS
+            if k > self.n_neighbors
+        ]
+        return [Refinement(again, "floor"), *map(Refinement, more), Refinement(None, "cap")]
 
     def with_search(self, search: bool) -> NearestRows:
         """Search for shorter lengthscales only where that is allowed."""

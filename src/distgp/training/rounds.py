@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -113,6 +113,16 @@ class Stop(Exception):
     """Raised with a `Reason` inside `Algorithm.at_centre` when training is over."""
 
 
+class Refinement(NamedTuple):
+    """Further training, perhaps with a bound of ours lifted: the "floor" of the noise, the "cap" of signals.
+
+    Without an algorithm it is that of the last refinement that was kept.
+    """
+
+    algorithm: Algorithm | None
+    lifts: str = ""
+
+
 class Algorithm(ABC):
     """A way to learn θ across shards, with one half for the workers and one for the centre."""
 
@@ -129,8 +139,14 @@ class Algorithm(ABC):
     """Relative change of the objective that ends training: what is left to gain is far below one nat."""
     least_noise: ClassVar[float] = 1e-6
     """The share of the targets' variance that training keeps the noise variance above."""
+    polish: int = 0
+    """Evaluations of the objective of all rows, by L-BFGS, after training from rows that it draws."""
     n_iter: int
     """The number of rounds, at most."""
+
+    def refinements(self) -> Sequence[Refinement]:
+        """Further training from rows that it draws, each to be kept if rows held out say that it pays."""
+        return ()
 
     def with_search(self, search: bool) -> Algorithm:
         """Return the same algorithm, told whether it may search for a start if it draws rows."""

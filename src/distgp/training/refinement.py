@@ -1,0 +1,124 @@
+"""Refine a θ that nearest rows have found, as far as rows held out say that it pays.
+
+Thirty neighbours find lengthscales that are too short where a function is smooth, and the bounds that keep
+training by nearest rows safe, a floor of the noise and a cap of the signal variance, cost dearly on some
+tables. So more neighbours are tried, and each bound that stops training is lifted; a step is kept if rows
+are predicted better, each from the nearest of all other rows or, by one exact expert, from all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from distgp._util.threads import on_threads
+from distgp.data import shard as sample
+from distgp.data.shard import Shard
+from distgp.engines import Placement, travels
+from distgp.experts import Expert, Parameters
+from distgp.experts.base import chunk_rows
+from distgp.experts.neighborhoods import Neighbours, OrderedRows, conditional
+from distgp.experts.sums import widened
+from distgp.likelihoods import noise_of_rows
+from distgp.training.rounds import Tensors
+
+HELD_OUT = 2048
+"""Rows that are predicted from their nearest others, to tell which of two θ is better."""
+GIVEN = 128
+"""Nearest rows that each of them is predicted from."""
+ERRORS = 2.0
+"""Standard errors by which the mean log density must be better where a bound is lifted."""
+LOST = 10.0
+"""A lengthscale that is so many times longer than it started has left the kernel."""
+ACTIVE = 0.01
+"""The relative distance within which a parameter is at its bound."""
+
+
+class Score(NamedTuple):
+    """The log densities of rows held out, under one θ."""
+
+    densities: Tensor
+
+    def beats(self, other: Score, errors: float) -> bool:
+        """Whether rows are predicted better than under another θ, by so many standard errors."""
+        gain = self.densities - other.densities
+        if not bool(torch.isfinite(gain).all()):
+            return False
+        return float(gain.mean()) > errors * float(gain.std()) / math.sqrt(len(gain))
+
+
+def score(theta: Parameters, shards: Placement[Shard], seed: int) -> Score:
+    """Predict rows from their nearest others, those with the same inputs left out."""
+    theta = widened(replace(theta, inducing=None))
+    targets = sample.drawn(shards, HELD_OUT, seed + 2).to(dtype=torch.float64)
+    found = shards.map(_nearest_others, theta, targets.X)
+    sets = _nearest_of_all(found)
+    same = (sets.X == targets.X[:, None, :]).all(-1)
+    sets = sets._replace(real=sets.real & ~same)
+    size = chunk_rows(4 * sets.X.shape[1] ** 2, sets.X.device)
+
+    def part(start: int) -> Tensor:
+        some = slice(start, start + size)
+        given = Neighbours(*(None if value is None else value[some] for value in sets))
+        rows = targets.take(some)
+        out = conditional(theta, rows.X, None, given)
+        assert out.variance is not None
+        variance = out.variance + noise_of_rows(rows, theta.noise)
+        return -0.5 * ((rows.y - out.mean).square() / variance + (2 * math.pi * variance).log())
+
+    with torch.no_grad():
+        return Score(torch.cat(on_threads(part, range(0, len(sets.X), size))))
+
+
+@travels("rows", theta="parameters", X="inputs")
+def _nearest_others(batch: Shard, theta: Parameters, X: Tensor) -> Tensors:
+    """Distances, inputs, targets and noise factors of a worker's nearest rows, (T, k) each."""
+    rows = OrderedRows(theta, batch)
+    with torch.no_grad():
+        square, index = rows.search.nearest(rows.located(X), min(GIVEN, len(rows.X)))
+    at = index.clamp_min(0)
+    found = {"square": square, "X": rows.X[at], "y": rows.y[at]}
+    return found if rows.factor is None else found | {"factor": rows.factor[at]}
+
+
+def _nearest_of_all(found: Sequence[Mapping[str, Tensor]]) -> Neighbours:
+    """The nearest rows of all workers."""
+    every = {name: torch.cat([one[name] for one in found], 1) for name in found[0]}
+    square, order = every["square"].topk(min(GIVEN, every["square"].shape[1]), -1, largest=False)
+    at = torch.arange(len(order), device=order.device)[:, None]
+    chosen = {name: values[at, order] for name, values in every.items()}
+    real = torch.isfinite(square)
+    return Neighbours(chosen["X"], chosen["y"], real, None, chosen.get("factor"))
+
+
+def back_at_start(theta: Parameters, start: Parameters) -> Parameters:
+    """Bring back lengthscales that have left the kernel: out there they get no gradient."""
+    values, first = theta.kernel.parameters(), start.kernel.parameters()
+    lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
+    back = {n: torch.where(v > LOST * first[n], first[n], v) for n, v in lengths.items()}
+    return replace(theta, kernel=theta.kernel.with_parameters(back))
+
+
+@travels("predictions", theta="parameters")
+def left_out(batch: Shard, expert: Expert, theta: Parameters) -> Tensor | None:
+    """The log density of each row of the only shard, given all others; None where that costs too much."""
+    with torch.no_grad():
+        return expert.leave_one_out(theta, batch[0].without_padding())
+
+
+def at_bound(theta: Parameters, bounds: Mapping[str, tuple[float, float]], end: int) -> list[str]:
+    """Parameters, by full path, that are at the lower (0) or upper (1) of their bounds."""
+    values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
+    values["noise"] = theta.noise
+    stopped = []
+    for path, pair in bounds.items():
+        value = values[path].detach()
+        near = value <= (1 + ACTIVE) * pair[0] if end == 0 else value >= (1 - ACTIVE) * pair[1]
+        if bool(near.any()):
+            stopped.append(path)
+    return stopped

@@ -49,6 +49,8 @@ EXACT_ROWS = 20_000
 two-level weigh too much."""
 OWN_SHARD = 1_000
 """Rows per expert that learns hyperparameters of its own."""
+POLISHING = 0.4
+"""The share of the time limit in which a θ found by nearest rows may be polished."""
 LEAST_CALIBRATED = 50
 """Rows that calibration needs at least."""
 LEAST_MEASURED = 200
@@ -106,6 +108,7 @@ class Plan:
     bounds: Mapping[str, tuple[float, float]]
     fixed: tuple[str, ...]
     validation: str
+    time_limit: float
     target_transform: str | None
     calibrate: str | None
     engine: str | Engine
@@ -220,7 +223,7 @@ def _completed(
         schema=schema,
         n=n,
         expert=expert,
-        algorithm=None if expert is None else _algorithm(given, expert, seed),
+        algorithm=None if expert is None else _algorithm(given, expert, schema, n, seed, like),
         aggregation=None if is_auto(aggregation) else aggregation,
         like=like,
         seed=seed,
@@ -262,13 +265,25 @@ def expert_for(n: int) -> str:
     return "exact" if n <= EXACT_ROWS else "sparse"
 
 
-def _algorithm(given: Mapping[str, Any], expert: Expert, seed: int) -> Algorithm | None:
+def _algorithm(
+    given: Mapping[str, Any],
+    expert: Expert,
+    schema: Schema | None,
+    n: int,
+    seed: int,
+    like: Tensor,
+) -> Algorithm | None:
     """The method of training, with the rounds and the learning rate asked for; None for none."""
     value = given["training"]
     if value is None:
         return None
-    name = expert.default_training if is_auto(value) else value
+    M = given["n_experts"]
+    name = expert.training_for(0 if isinstance(M, str) else n // M) if is_auto(value) else value
     algorithm = by_name("training", name, ALGORITHMS, Algorithm)
+    if is_auto(value):
+        d = 1 if schema is None else schema.n_features
+        polish = expert.polish_for(n, d, like, POLISHING * given["time_limit"])
+        algorithm = algorithm.with_polish(polish)
     known = {spec.name for spec in fields(cast(Any, algorithm))}
     rate, changes = given["learning_rate"], {"n_iter": given["n_iter"]}
     if rate is not None and "learning_rate" not in known:
@@ -547,6 +562,7 @@ RESOLVERS: dict[str, Resolver] = {
     "fixed": some_names,
     "warm_start": one_of(True, False),
     "validation": one_of(*VALIDATIONS),
+    "time_limit": a_positive_number("a positive number of seconds"),
     "target_transform": one_of(None, *TRANSFORMS),
     "calibrate": one_of(None, *CALIBRATIONS),
     "missing": one_of(*CHOICES["missing"]),

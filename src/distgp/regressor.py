@@ -123,6 +123,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     validation : {"random", "last", "groups"}, default="random"
         How "auto" holds out rows: at random, for predictions between the rows; the last third, in the
         order of the rows or of `time` in `fit`, for predictions beyond them; or whole groups.
+    time_limit : float, default=180
+        Seconds that "auto" plans a fit for. It is a plan and not an alarm: work is chosen that an estimate
+        says will fit, and nothing is cut off.
     target_transform : {"log", "yeo-johnson"} or None, default=None
         What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
         the power found by maximum likelihood. Predictions are of the target itself: quantiles are mapped
@@ -219,6 +222,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         fixed: Sequence[str] = (),
         warm_start: bool = False,
         validation: str = "random",
+        time_limit: float = 180.0,
         target_transform: str | None = None,
         calibrate: str | None = None,
         missing: str = "refuse",
@@ -251,6 +255,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         self.fixed = fixed
         self.warm_start = warm_start
         self.validation = validation
+        self.time_limit = time_limit
         self.target_transform = target_transform
         self.calibrate = calibrate
         self.missing = missing

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from distgp._util.checks import is_integer, warn_user
+from distgp._util.machine import free_bytes
 from distgp._util.progress import Progress
 from distgp.aggregation.base import (
     Aggregator,
@@ -19,12 +22,13 @@ from distgp.aggregation.base import (
     refusal,
 )
 from distgp.aggregation.gram import PooledCombined
-from distgp.aggregation.solve import KernelMatrix, Watched, conjugate_gradients
+from distgp.aggregation.solve import KEPT, KernelMatrix, Watched, conjugate_gradients
 from distgp.data import shard as sample
 from distgp.data.shard import Shard, concatenate
 from distgp.engines import travels
 from distgp.experts import ExactExpert, Parameters, Posterior, Prediction, inducing
 from distgp.experts.base import fields_alone
+from distgp.experts.cost import Cost, seconds_for_cholesky, seconds_for_kernel
 from distgp.experts.linear import Means
 from distgp.experts.neighborhoods import GlobalPart, OrderedRows, in_order, joint_covariance
 from distgp.experts.preconditioner import Preconditioner
@@ -32,6 +36,14 @@ from distgp.experts.preconditioner import Preconditioner
 FACTOR_ROWS = {"cpu": 10_000, "cuda": 50_000}
 """Rows up to which K is factorised where that is left to us: some seconds."""
 VARIANCES = ("auto", "factor", "nearest")
+
+
+ITERATIONS = 30
+"""Iterations that estimates of time count with."""
+PRODUCT = 0.1
+"""The time of a product with K where it is kept, in units of that for making it."""
+SLOW = 4.0
+"""The time of many small matrices in units of one large one's, for as many multiplications."""
 
 
 class SolveWarning(UserWarning):
@@ -137,6 +149,23 @@ class Exact(Aggregator):
             iterations=found.iterations,
             seconds=found.seconds,
         )
+
+
+def cost_of_solve(n: int, d: int, like: Tensor) -> Cost:
+    """Estimate memory and time of `Exact`, solved by conjugate gradients, for n rows of d columns.
+
+    The preconditioner factorises a small matrix for each row and keeps m numbers of it; K is made once and
+    read in every iteration, or made in every iteration where it does not fit.
+    """
+    k, m, device = Exact.n_conditioning, min(Exact.n_inducing, n // 4), like.device
+    kernel = seconds_for_kernel(n * n, d, device, torch.float64)
+    free = free_bytes(device) or math.inf
+    kept = next((size for size in (8, 4) if n * n * size <= KEPT * free), 0)
+    each = PRODUCT * kernel if kept else kernel
+    small = 3.0 * n * k * k * (m + k)  # multiplications, of which a factorisation has n³/3
+    made = SLOW * seconds_for_cholesky(round(small ** (1 / 3)), device, torch.float64)
+    held = 8 * n * (2 * m + 3 * k + d) + n * n * kept
+    return Cost(held, kernel + ITERATIONS * each + made)
 
 
 @travels("rows")

@@ -301,6 +301,7 @@ TABLE = (
     Option("partition", str, ", ".join(distgp.PARTITIONS), "fit"),
     Option("partition_column", Text, "one expert per value of this column", "fit"),
     Option("training", str, f"auto, none, {', '.join(distgp.ALGORITHMS)}", FITS),
+    Option("time_limit", float, "seconds that auto plans a fit for: a plan, not an alarm", FITS),
     Option("n_iter", int | None, "rounds of training, at most", FITS),
     Option("learning_rate", float | None, "learning rate, of methods that have one", "fit"),
     Option(

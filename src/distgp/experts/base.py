@@ -333,6 +333,16 @@ class Expert(ABC):
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """The number of experts for n rows, where the user leaves it to us."""
 
+    def training_for(self, rows: int) -> str:
+        """The name of the algorithm that trains experts of so many rows best; 0 where it is not known."""
+        del rows
+        return self.default_training
+
+    def polish_for(self, n: int, d: int, like: Tensor, seconds: float) -> int:
+        """Evaluations of the objective of all n rows that are worth their time after nearest rows."""
+        del n, d, like, seconds
+        return 0
+
     def default_aggregation(self, size: int, shares_theta: bool, shares_inducing: bool) -> str:
         """The aggregator that comes closest to the full GP, which one expert is, for `size` of these."""
         del shares_inducing

@@ -32,7 +32,14 @@ from distgp.pipeline import (
     transformed,
 )
 from distgp.plan import Plan
-from distgp.selection.candidates import Candidate, as_given, numbers_of_experts, ways_to_fit
+from distgp.selection.candidates import (
+    EXACT_ALONE,
+    Candidate,
+    affordable,
+    as_given,
+    numbers_of_experts,
+    ways_to_fit,
+)
 from distgp.selection.trials import (
     Choice,
     ChoiceWarning,
@@ -110,13 +117,15 @@ def _finished(plan: Plan, placed: Placed) -> Model[TargetModel]:
 
 
 def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, object]]:
-    """Measure candidates on rows held out, and settle what the plan leaves open.
+    """Settle what the plan leaves open: at once, or by measuring candidates on rows held out.
 
     Returns the plan, whose training starts where the trial of the best candidate ended; the table of
     trials, None where nothing was measured; and the parameters that were set, by name.
     """
+    taken = _taken_at_once(plan, rows)
+    plan = plan.settled(taken)
     if not plan.measures:
-        return plan, None, {}
+        return plan, None, taken
     (best, _, learnt), choice = _choose(plan, rows)
     if plan.verbose:
         print(choice, file=sys.stderr)
@@ -126,7 +135,22 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     # The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
     draws = plan.algorithm is not None and plan.algorithm.draws_rows
     found = () if draws else learnt
-    return replace(plan, found=found, from_trial=True), choice, dict(best.settings)
+    return replace(plan, found=found, from_trial=True), choice, taken | dict(best.settings)
+
+
+def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
+    """The parameters of the exact GP of all rows, or of its mean, where that needs no measuring.
+
+    Between rows nothing predicts better than the GP of all of them, where the rows are in this process and
+    time and memory suffice.
+    """
+    many = plan.n == len(rows) > EXACT_ALONE
+    if not plan.measures_ways or plan.validation != "random" or not many:
+        return {}
+    way, said = affordable(plan, rows.X.shape[1])
+    if plan.verbose:
+        print("\n".join(said), file=sys.stderr)
+    return {} if way is None else dict(way.settings)
 
 
 class _Tried(NamedTuple):
@@ -150,7 +174,8 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
                 progress.advance(text=candidate.name)
             return found
 
-        found = tried(ways_to_fit(len(rows))) if plan.measures_ways else []
+        ways = ways_to_fit(plan, len(rows), rows.X.shape[1]) if plan.measures_ways else []
+        found = tried(ways)
         if plan.kernel is None:
             # The best way to fit has been measured with the first of the kernels.
             first = _best(found).candidate.with_kernels()[1:] if found else None

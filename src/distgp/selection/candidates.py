@@ -19,11 +19,20 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from distgp._util.checks import is_auto
+from distgp._util.machine import free_bytes
+from distgp.aggregation.exact import cost_of_solve
+from distgp.experts.cost import GIB, SHARE, cost_of_condition
 from distgp.plan import FIRST_KERNEL, Plan
 from distgp.training import NearestRows
 
 EXACT_ALONE = 1_500
-"""Rows up to which one exact GP is affordable."""
+"""Rows up to which one exact GP is compared with other ways; beyond, it is taken where time allows."""
+EXACT_TRIAL = 2_000
+"""Rows that the trial of one exact GP learns from."""
+EXACT = {"expert": "exact", "n_experts": 1}
+EXACT_MEAN = {"expert": "nearest", "aggregation": "exact"}
+CONDITIONING = 0.4
+"""The share of the time limit that conditioning on all rows at once may take."""
 OWN_INDUCING = 100
 """Inducing inputs of an expert that learns hyperparameters of its own."""
 QUICK = NearestRows(n_targets=1024, stages=2, n_iter=60)
@@ -53,7 +62,28 @@ class Candidate(NamedTuple):
         ]
 
 
-def ways_to_fit(n: int) -> list[Candidate]:
+def affordable(plan: Plan, d: int) -> tuple[Candidate | None, list[str]]:
+    """The way nearest to the exact GP of all rows for which time and memory suffice; None for neither.
+
+    What was weighed is said in the second value, line by line.
+    """
+    seconds, said = CONDITIONING * plan.time_limit, []
+    free = free_bytes(plan.like.device)
+    for name, settings, cost in (
+        ("exact GP", EXACT, cost_of_condition(plan.n, d, plan.like)),
+        ("nearest rows with the exact mean", EXACT_MEAN, cost_of_solve(plan.n, d, plan.like)),
+    ):
+        fits = cost.seconds <= seconds and (free is None or cost.bytes <= SHARE * free)
+        said.append(
+            f"{name}: about {cost.seconds:,.0f} s and {cost.bytes / GIB:,.1f} GiB after training, "
+            f"{'taken' if fits else f'left out by time_limit={plan.time_limit:g} or free memory'}"
+        )
+        if fits:
+            return Candidate(name, settings), said
+    return None, said
+
+
+def ways_to_fit(plan: Plan, n: int, d: int) -> list[Candidate]:
     """The ways to fit n rows that are worth measuring.
 
     One exact GP while it is affordable, and beyond it its two approximations, by inducing inputs and
@@ -67,11 +97,13 @@ def ways_to_fit(n: int) -> list[Candidate]:
         "n_inducing": OWN_INDUCING,
     }
     independent = Candidate("independent experts, opt-local", own, {"n_iter": 40}, TRIAL_ROWS)
+    exact = Candidate("exact GP", EXACT, {"n_iter": 60})
     if n <= EXACT_ALONE:
-        exact = {"expert": "exact", "n_experts": 1}
-        return [Candidate("exact GP", exact, {"n_iter": 60}), independent]
+        return [exact, independent]
     sparse = {"n_inducing": 256, "n_iter": 30}
+    way, _ = affordable(plan, d)
     return [
+        *([exact._replace(rows=EXACT_TRIAL)] if way is not None and way.settings is EXACT else []),
         Candidate("nearest rows", {"expert": "nearest"}, {"training": QUICK, "n_inducing": 0}),
         Candidate("sparse, pooled", {"expert": "sparse"}, sparse, TRIAL_ROWS),
         independent,
@@ -83,6 +115,8 @@ def as_given(plan: Plan) -> Candidate:
     algorithm = plan.algorithm
     if algorithm is None or not algorithm.draws_rows:
         return Candidate("as given", {}, {"n_iter": 60}, TRIAL_ROWS)
+    if plan.expert is not None and not plan.expert.joins_rows:
+        return Candidate("as given", {}, {"n_iter": 60}, EXACT_TRIAL)
     # Nearest rows keep all rows as neighbours.
     left = is_auto(plan.given["training"])
     return Candidate("as given", {}, {"training": QUICK} if left else {"n_iter": 60})

@@ -125,6 +125,10 @@ class NearestRows(Algorithm):
         ]
         return [Refinement(again, "floor"), *map(Refinement, more), Refinement(None, "cap")]
 
+    def with_polish(self, polish: int) -> NearestRows:
+        """Polish what nearest rows find by so many evaluations of all rows."""
+        return replace(self, polish=polish)
+
     def with_search(self, search: bool) -> NearestRows:
         """Search for shorter lengthscales only where that is allowed."""
         return replace(self, search=search and self.search)

@@ -148,6 +148,11 @@ class Algorithm(ABC):
         """Further training from rows that it draws, each to be kept if rows held out say that it pays."""
         return ()
 
+    def with_polish(self, polish: int) -> Algorithm:
+        """Return the same algorithm with so many evaluations of all rows at its end, if it draws rows."""
+        del polish
+        return self
+
     def with_search(self, search: bool) -> Algorithm:
         """Return the same algorithm, told whether it may search for a start if it draws rows."""
         del search

@@ -249,6 +249,10 @@ class Posterior(ABC):
         """The same posterior without rows that it can do without."""
         return self if self.sums is None else replace(cast(Any, self), shard=None)
 
+    def stored(self) -> Self:
+        """The same posterior as files hold it, without what it can do without or compute again."""
+        return self.without_rows()
+
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
         return torch.cat(in_chunks(self.mean_chunk, X, self.entries), -1)

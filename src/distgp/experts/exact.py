@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -13,12 +15,23 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
-from distgp.experts.base import Expert, Inducing, Parameters, Prediction, latent_variance
+from distgp.experts import whole
+from distgp.experts.base import (
+    Expert,
+    Inducing,
+    Parameters,
+    Prediction,
+    fields_alone,
+    latent_variance,
+)
 from distgp.experts.linear import EXPERTS_AT_ONCE, LinearPosterior, Means, few_at_a_time
 from distgp.likelihoods import copies_term, noise_of_rows
 
 SHARD_ROWS = 1_000
 """Rows per expert, at most, where the number of experts is left to us."""
+ROWS_WITH_FACTOR = 2_000
+"""Rows up to which the factor of an expert is saved and sent with it: beyond, it is most of the bytes."""
+_LOCK = threading.Lock()
 
 
 class GaussianNLL(torch.autograd.Function):
@@ -56,6 +69,17 @@ def _factor_and_weights(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Te
     return L, linalg.cholesky_solve(L, y.expand(L.shape[:-1])[..., None])[..., 0]
 
 
+def _conditioned(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
+    """L and α of every expert of a batch; those of a large one alone in a single matrix."""
+    one = whole.alone(parameters, shard) if shard.mask is None else None
+    with torch.no_grad():
+        if one is None:
+            return _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
+        L, alpha = whole.factor_and_weights(*one)
+        batch = linalg.broadcast(shard.batch, parameters.batch)
+        return L.expand(*batch, -1, -1), alpha.expand(*batch, -1)
+
+
 def covariance_and_noise(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
     """k(X, X) and the noise variances of the rows, which K̃ has on its diagonal.
 
@@ -86,29 +110,43 @@ class ExactExpert(Expert):
 
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π), of all copies where rows have weights."""
-        nll = GaussianNLL.apply(*covariance_and_noise(parameters, shard), shard.y)
+        one = whole.alone(parameters, shard)
+        if one is None:
+            nll = GaussianNLL.apply(*covariance_and_noise(parameters, shard), shard.y)
+        else:
+            batch = linalg.broadcast(shard.batch, parameters.batch)
+            nll = whole.negative_log_likelihood(*one).expand(batch)
         normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
         return nll + normaliser + copies_term(shard, parameters.noise)
 
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
-        with torch.no_grad():
-            K, noise = covariance_and_noise(parameters, shard)
-            L, alpha = _factor_and_weights(K, noise, shard.y)
-        return ExactPosterior(parameters, shard, L, alpha)
+        return ExactPosterior(parameters, shard, *_conditioned(parameters, shard))
 
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior(LinearPosterior):
-    """f given (X, y): the Cholesky factor L of K̃ = k(X, X) + σ²I, (*batch, n, n), and α = K̃⁻¹y."""
+    """f given (X, y): the Cholesky factor L of K̃ = k(X, X) + σ²I, (*batch, n, n), and α = K̃⁻¹y.
+
+    A large L is neither saved nor sent: it is None then, and computed again when it is first needed.
+    """
 
     travels_as: ClassVar[Kinds] = {"alpha": "means", "*": "factors"}
     on_rows: ClassVar[bool] = True
     sums = None
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
-    L: Tensor
+    L: Tensor | None
     alpha: Tensor
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """L, computed when it is first needed where it is not held."""
+        with _LOCK:  # chunks of points are predicted on several threads
+            if "factor" in vars(self):
+                return vars(self)["factor"]
+            found = _conditioned(self.parameters, self.shard)[0] if self.L is None else self.L
+            return vars(self).setdefault("factor", found)
 
     @property
     def entries(self) -> int:
@@ -120,10 +158,18 @@ class ExactPosterior(LinearPosterior):
         """One entry per expert."""
         return self.alpha.shape[:-1]
 
+    def stored(self) -> ExactPosterior:
+        """The same posterior without its factor, if that is large."""
+        large = self.alpha.shape[-1] > ROWS_WITH_FACTOR
+        return replace(self, L=None) if large and self.L is not None else self
+
+    def __getstate__(self) -> dict[str, object]:
+        return fields_alone(self.stored())
+
     def chosen(self, which: Tensor | slice) -> ExactPosterior:
         """The rows and factors of these experts."""
         return ExactPosterior(
-            self.parameters[which], self.shard[which], self.L[which], self.alpha[which]
+            self.parameters[which], self.shard[which], self.factor[which], self.alpha[which]
         )
 
     def means(self) -> Means:
@@ -147,12 +193,12 @@ class ExactPosterior(LinearPosterior):
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """a = K̃⁻¹k_i(x) on the training rows; k_A = aᵀk_i(x)."""
-        half = linalg.solve_lower(self.L, self.cross(X))
-        return self.shard.X, linalg.solve_upper(self.L, half), half.square().sum(-2)
+        half = linalg.solve_lower(self.factor, self.cross(X))
+        return self.shard.X, linalg.solve_upper(self.factor, half), half.square().sum(-2)
 
     def covariance(self, X: Tensor) -> Tensor:
         """k(x, x′) − (L⁻¹k_i(x))ᵀ(L⁻¹k_i(x′))."""
-        half = linalg.solve_lower(self.L, self.cross(X))
+        half = linalg.solve_lower(self.factor, self.cross(X))
         return self.parameters.kernel(X) - half.mT @ half
 
     def cross(self, X: Tensor) -> Tensor:
@@ -168,5 +214,5 @@ class ExactPosterior(LinearPosterior):
             return Prediction(mean, torch.cat([part.variance for part in parts]))
         K = self.cross(X)
         mean = (self.alpha[..., None, :] @ K)[..., 0, :]
-        explained = linalg.solve_lower(self.L, K, overwrite=True).square_().sum(-2)
+        explained = linalg.solve_lower(self.factor, K, overwrite=True).square_().sum(-2)
         return Prediction(mean, latent_variance(self.parameters.kernel.diag(X), explained))

@@ -1,15 +1,23 @@
 """The exact expert on one large shard: the laws of small ones, in one or two matrices."""
 
 import math
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from helpers import FLOAT, close, concrete, example, inputs, shard, value_and_gradient
 
-from distgp import RBF, Constant, Kernel, Matern52, linalg
+import distgp
+from distgp import AGGREGATORS, RBF, Constant, DistributedGPRegressor, Kernel, Matern52, linalg
+from distgp.aggregation import Ensemble
 from distgp.data import Shard, stack
-from distgp.experts import ExactExpert, Parameters, whole
+from distgp.experts import ExactExpert, Parameters, base, cost, exact, whole
 from distgp.likelihoods import copies_term, noise_of_rows
 
 KERNELS = pytest.mark.parametrize("cls", concrete(Kernel), ids=lambda cls: cls.__name__)
@@ -145,3 +153,147 @@ def test_a_singular_matrix_gets_jitter_and_one_of_nan_an_error():
     huge = Parameters.of(1e308 * (RBF(1.0) + Constant(1.0)), 0.1)
     with pytest.raises(linalg.NotPositiveDefiniteError, match="contains NaN or infinity"):
         EXPERT.objective(huge, rows)
+
+
+@large
+@pytest.mark.parametrize("call", ["objective", "condition"])
+def test_too_many_rows_for_the_memory_are_refused_before_any_work(call, monkeypatch):
+    monkeypatch.setattr(cost, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(whole, "factor_and_weights", None)
+    with pytest.raises(MemoryError) as caught:
+        getattr(EXPERT, call)(Parameters.of(RBF(1.0), 0.1), shard(30, 2))
+    said = str(caught.value)
+    assert "30 rows" in said and "0.125 GiB" in said and "0.000977 GiB are free" in said
+    assert "n_experts" in said and 'expert="nearest"' in said and 'expert="sparse"' in said
+
+
+@large
+def test_unknown_memory_refuses_nothing(monkeypatch):
+    monkeypatch.setattr(cost, "free_bytes", lambda device: None)
+    assert torch.isfinite(EXPERT.objective(Parameters.of(RBF(1.0), 0.1), shard(30, 2)))
+
+
+@large
+@pytest.mark.parametrize("kernel", ["auto", "rbf"])
+def test_the_estimator_passes_the_memory_error_on(kernel, monkeypatch):
+    monkeypatch.setattr(cost, "free_bytes", lambda device: 2**20)
+    X, y = inputs(120, 2).numpy(), inputs(120, 1)[:, 0].numpy()
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, kernel=kernel, n_iter=3)
+    with pytest.raises(MemoryError, match="an exact expert on"):
+        gp.fit(X, y)
+
+
+def test_costs_grow_with_the_rows():
+    like = torch.empty(0, dtype=FLOAT)
+    few, many = cost.cost_of_objective(2_000, 3, like), cost.cost_of_objective(20_000, 3, like)
+    assert few.seconds > 0 and 100 * few.seconds < many.seconds <= 1001 * few.seconds
+    assert many.bytes - few.bytes == 8 * (20_000**2 - 2_000**2)
+    condition = cost.cost_of_condition(20_000, 3, like)
+    assert 0 < condition.seconds < many.seconds and condition.bytes <= many.bytes
+
+
+@pytest.fixture
+def _no_factor_is_kept(monkeypatch):
+    monkeypatch.setattr(exact, "ROWS_WITH_FACTOR", 30)
+
+
+def factorisations(monkeypatch) -> list[int]:
+    """Count them from here on."""
+    counted, conditioned = [], exact._conditioned
+
+    def watched(parameters, rows):
+        counted.append(rows.n)
+        return conditioned(parameters, rows)
+
+    monkeypatch.setattr(exact, "_conditioned", watched)
+    return counted
+
+
+@pytest.mark.usefixtures("_no_factor_is_kept")
+@pytest.mark.parametrize("way", ["file", "pickle"])
+def test_a_large_factor_is_left_out_and_computed_when_it_is_needed(way, tmp_path, monkeypatch):
+    rows, options = shard(80, 2), {"n_experts": 1, "kernel": "rbf", "n_iter": 3}
+    gp = DistributedGPRegressor(expert="exact", **options).fit(rows.X.numpy(), rows.y.numpy())
+    new = inputs(50, 2, 9).numpy()
+    mean, std = gp.predict(new, return_std=True)
+    gp.save(tmp_path / "m.safetensors")
+    assert (tmp_path / "m.safetensors").stat().st_size < 8 * 80 * 80
+    again = pickle.loads(pickle.dumps(gp)) if way == "pickle" else None
+    again = again or distgp.load(tmp_path / "m.safetensors")
+    counted = factorisations(monkeypatch)
+    np.testing.assert_allclose(again.predict(new), mean, rtol=1e-12, atol=1e-12)
+    assert counted == []
+    monkeypatch.setitem(base.CHUNK_ENTRIES, "cpu", 80 * 7)  # several chunks of points
+    for _ in range(2):
+        found = again.predict(new, return_std=True)
+        np.testing.assert_allclose(found[0], mean, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(found[1], std, rtol=1e-12, atol=1e-12)
+    assert counted == [80]
+
+
+@pytest.mark.usefixtures("_no_factor_is_kept")
+def test_posteriors_without_a_factor_do_everything_else():
+    rows, theta = stack([shard(40, 2), shard(35, 2, 1)]), Parameters.of(1.3 * RBF([0.5, 0.8]), 0.1)
+    held, X = EXPERT.condition(theta, rows), inputs(9, 2, 3)
+    bare = held.stored()
+    assert bare.L is None and held.L is not None
+    for call in ("covariance", "printed_variance"):
+        close(getattr(bare.stored(), call)(X), getattr(held, call)(X), rtol=1e-12)
+    for a, b in zip(bare.stored().projection(X), held.projection(X), strict=True):
+        close(a, b, rtol=1e-12)
+    one = torch.tensor([1])
+    close(bare.stored().chosen(one).predict(X).variance, held.chosen(one).predict(X).variance)
+
+
+def test_threads_that_need_the_factor_at_once_compute_it_once(monkeypatch):
+    held = EXPERT.condition(Parameters.of(RBF([0.5, 0.8]), 0.1), shard(300, 2))
+    bare, counted = replace(held, L=None), factorisations(monkeypatch)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: bare.factor, range(8)))
+    assert counted == [300] and all(one is found[0] for one in found)
+
+
+def test_small_factors_are_kept():
+    held = EXPERT.condition(Parameters.of(RBF([0.5, 0.8]), 0.1), shard(40, 2))
+    assert held.stored() is held and pickle.loads(pickle.dumps(held)).L is not None
+
+
+@pytest.mark.parametrize("name", [n for n, a in AGGREGATORS.items() if "keeps_mean" in dir(a)])
+def test_the_mean_of_one_expert_takes_no_variance_where_it_stays_as_it_is(name, monkeypatch):
+    theta, X = Parameters.of(1.3 * RBF([0.5, 0.8]), 0.1), inputs(9, 2, 3)
+    ensemble = Ensemble.condition(EXPERT, theta, [shard(40, 2)])
+    combined = AGGREGATORS[name]().combine(ensemble)
+    wanted, keeps = combined.predict(ensemble, X).mean, AGGREGATORS[name].keeps_mean
+    expert = ensemble.here[0].mean(X)[0]
+    if keeps:
+        monkeypatch.setattr(linalg, "solve_lower", None)
+        close(combined.mean(ensemble, X), expert, rtol=0, atol=0)
+        close(wanted, expert)
+    else:
+        close(combined.mean(ensemble, X), wanted, rtol=0, atol=0)
+        assert name == "grbcm" or not torch.allclose(wanted, expert)
+
+
+PEAK = """
+import torch
+from _measure import peak_memory, objective_with_gradient, problem
+from distgp import Matern52
+from distgp.experts import ExactExpert, Parameters
+theta = Parameters.of(1.2 * Matern52([0.8] * 4), 0.05)
+objective_with_gradient(ExactExpert(), theta, problem(1_200, 4))
+before = peak_memory()
+objective_with_gradient(ExactExpert(), theta, problem(3_000, 4))
+print((peak_memory() - before) / (8 * 3_000**2))
+"""
+
+
+def test_the_likelihood_with_its_gradient_takes_fewer_than_two_and_a_half_matrices():
+    found = subprocess.run(
+        [sys.executable, "-c", PEAK], capture_output=True, text=True, env=environment(), check=True
+    )
+    assert 0.5 < float(found.stdout) < 2.5
+
+
+def environment() -> dict[str, str]:
+    """Two threads, each of which has its blocks, and the modules that are found here."""
+    return os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}

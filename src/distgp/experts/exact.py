@@ -15,12 +15,13 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
-from distgp.experts import whole
+from distgp.experts import cost, whole
 from distgp.experts.base import (
     Expert,
     Inducing,
     Parameters,
     Prediction,
+    chunk_rows,
     fields_alone,
     latent_variance,
 )
@@ -31,6 +32,8 @@ SHARD_ROWS = 1_000
 """Rows per expert, at most, where the number of experts is left to us."""
 ROWS_WITH_FACTOR = 2_000
 """Rows up to which the factor of an expert is saved and sent with it: beyond, it is most of the bytes."""
+POINTS_AT_ONCE = 256
+"""Points that a solve with a large factor should have: with 60 it takes half as long again for each."""
 _LOCK = threading.Lock()
 
 
@@ -75,6 +78,7 @@ def _conditioned(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         if one is None:
             return _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
+        cost.refuse_above_free(shard.n, cost.bytes_of_condition(shard.n, shard.X), shard.X.device)
         L, alpha = whole.factor_and_weights(*one)
         batch = linalg.broadcast(shard.batch, parameters.batch)
         return L.expand(*batch, -1, -1), alpha.expand(*batch, -1)
@@ -150,13 +154,22 @@ class ExactPosterior(LinearPosterior):
 
     @property
     def entries(self) -> int:
-        """One entry per training row of the experts that are worked on at once."""
-        return self.alpha.shape[-1] * min(EXPERTS_AT_ONCE, math.prod(self.batch))
+        """One entry per training row of the experts that are worked on at once.
+
+        Of very many rows fewer are said, so that a solve still has some hundreds of points.
+        """
+        most = max(whole.LARGE, chunk_rows(POINTS_AT_ONCE, self.alpha.device))
+        rows = min(self.alpha.shape[-1], most)
+        return rows * min(EXPERTS_AT_ONCE, math.prod(self.batch))
 
     @property
     def batch(self) -> torch.Size:
         """One entry per expert."""
         return self.alpha.shape[:-1]
+
+    def prepare(self) -> None:
+        """Compute the factor, if it is not held."""
+        _ = self.factor
 
     def stored(self) -> ExactPosterior:
         """The same posterior without its factor, if that is large."""

@@ -20,6 +20,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 from distgp import linalg
 from distgp._util.threads import on_threads
 from distgp.data.shard import Shard
+from distgp.experts import cost
 from distgp.experts.base import Parameters, chunk_rows
 from distgp.likelihoods import noise_of_rows
 
@@ -66,6 +67,7 @@ class _WithGradient(torch.autograd.Function):
 def negative_log_likelihood(parameters: Parameters, shard: Shard) -> Tensor:
     """½(yᵀK̃⁻¹y + log det K̃) of one shard without padding, differentiable in every tensor of θ."""
     own = _detached(parameters)
+    cost.refuse_above_free(shard.n, cost.bytes_of_objective(shard.n, shard.X), shard.X.device)
     L, alpha = factor_and_weights(own, shard)
     value = 0.5 * (shard.y @ alpha + linalg.log_det(L))
     pairs = zip(_tensors(own), _tensors(parameters), strict=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,27 +272,34 @@ def test_the_mean_of_one_expert_takes_no_variance_where_it_stays_as_it_is(name, 
         close(wanted, expert)
     else:
         close(combined.mean(ensemble, X), wanted, rtol=0, atol=0)
-        assert name == "grbcm" or not torch.allclose(wanted, expert)
+        assert name != "rbcm" or not torch.allclose(wanted, expert)
 
 
 PEAK = """
-import torch
-from _measure import peak_memory, objective_with_gradient, problem
+from pathlib import Path
+from _measure import objective_with_gradient, problem
 from distgp import Matern52
-from distgp.experts import ExactExpert, Parameters
+from distgp.experts import ExactExpert, Parameters, base
+
+def peak():  # the largest size of this program; that of getrusage may be its parent's
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+base.CHUNK_ENTRIES["cpu"] = 2**18  # blocks that are small beside the matrix
 theta = Parameters.of(1.2 * Matern52([0.8] * 4), 0.05)
 objective_with_gradient(ExactExpert(), theta, problem(1_200, 4))
-before = peak_memory()
+before = peak()
 objective_with_gradient(ExactExpert(), theta, problem(3_000, 4))
-print((peak_memory() - before) / (8 * 3_000**2))
+print((peak() - before) / (8 * 3_000**2))
 """
 
 
-def test_the_likelihood_with_its_gradient_takes_fewer_than_two_and_a_half_matrices():
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
+def test_the_likelihood_with_its_gradient_takes_fewer_than_two_matrices():
     found = subprocess.run(
         [sys.executable, "-c", PEAK], capture_output=True, text=True, env=environment(), check=True
     )
-    assert 0.5 < float(found.stdout) < 2.5
+    assert 0.5 < float(found.stdout) < 2.0
 
 
 def environment() -> dict[str, str]:

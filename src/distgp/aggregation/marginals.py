@@ -200,7 +200,6 @@ class GPoE(MarginalAggregator):
     """
 
     name: ClassVar[str] = "gpoe"
-    keeps_mean: ClassVar[bool] = True
     weights: Literal["uniform", "normalised", "entropy"] = "uniform"
     space: Space = "latent"
 

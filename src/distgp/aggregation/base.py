@@ -317,8 +317,13 @@ class Combined(ABC):
         """The mean at the rows of X (N, d), in bounded memory."""
         return torch.cat(self._in_chunks(self.mean_chunk, ensemble, X))
 
+    def prepare(self, ensemble: Ensemble) -> None:
+        """Let experts of this process compute what they lack for variances, before threads ask them."""
+        del ensemble
+
     def in_own_space(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Mean and variance at the rows of X (N, d), of f or of y as `space` says, in bounded memory."""
+        self.prepare(ensemble)
         return concatenated(self._in_chunks(self.predict_chunk, ensemble, X))
 
     def predict(self, ensemble: Ensemble, X: Tensor, observed: bool = False) -> Prediction:

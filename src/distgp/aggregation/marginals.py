@@ -60,6 +60,8 @@ class MarginalAggregator(Aggregator):
     serves: ClassVar[tuple[str, ...]] = ("exact", "sparse", "nearest")
     rows_needed: ClassVar[str] = "never"
     joint: ClassVar[str] = "for one expert"
+    keeps_mean: ClassVar[bool] = False
+    """Whether the mean of a single expert stays as it is, so that it takes no variance."""
     space: Space
 
     def __post_init__(self) -> None:
@@ -96,6 +98,18 @@ class MarginalCombined(Combined):
         here = [marginals(one, one.predict_chunk(X), X) for one in ensemble.here]
         return self.aggregator.merged(here or ensemble.placement.map(expert_marginals, X))
 
+    def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
+        """The mean of a single expert where it stays as it is, else with all variances."""
+        if ensemble.size > 1 or not self.aggregator.keeps_mean:
+            return self.predict_chunk(ensemble, X).mean
+        here = [one.mean_chunk(X) for one in ensemble.here]
+        return (here or ensemble.placement.map(_means, X))[0][0]
+
+    def prepare(self, ensemble: Ensemble) -> None:
+        """Every expert is asked for its variance."""
+        for one in ensemble.here:
+            one.prepare()
+
     def between(self, ensemble: Ensemble, X: Tensor) -> Tensor | None:
         """The covariance of a single expert."""
         return ensemble.placement.on_first(_covariance, X) if ensemble.size == 1 else None
@@ -113,6 +127,11 @@ def marginals(posterior: Posterior, out: Prediction, X: Tensor) -> Marginals:
     prior = latent_variance(prior, torch.zeros_like(prior)).expand_as(out.mean)
     noise = posterior.parameters.noise.to(X.dtype).expand(posterior.count)[:, None]
     return Marginals(out.mean, out.variance, torch.zeros_like(prior), prior, noise)
+
+
+@travels("predictions", X="points")
+def _means(posterior: Posterior, X: Tensor) -> Tensor:
+    return posterior.mean(X)
 
 
 @travels("predictions", X="points")
@@ -158,6 +177,7 @@ class PoE(MarginalAggregator):
     """
 
     name: ClassVar[str] = "poe"
+    keeps_mean: ClassVar[bool] = True
     space: Space = "latent"
 
     def merge(self, marginals: Marginals) -> Prediction:
@@ -216,6 +236,7 @@ class SoftmaxPoE(MarginalAggregator):
     """
 
     name: ClassVar[str] = "softmax-poe"
+    keeps_mean: ClassVar[bool] = True
     temperature: float = 100.0
     space: Space = "latent"
 
@@ -244,6 +265,7 @@ class BCM(MarginalAggregator):
     """
 
     name: ClassVar[str] = "bcm"
+    keeps_mean: ClassVar[bool] = True
     space: Space = "latent"
 
     def merge(self, marginals: Marginals) -> Prediction:
@@ -286,6 +308,7 @@ class MinVariance(MarginalAggregator):
     """
 
     name: ClassVar[str] = "min-variance"
+    keeps_mean: ClassVar[bool] = True
     space: Space = "latent"
 
     def merge(self, marginals: Marginals) -> Prediction:
@@ -317,6 +340,7 @@ class Barycentre(MarginalAggregator):
     """
 
     name: ClassVar[str] = "barycentre"
+    keeps_mean: ClassVar[bool] = True
     weights: Literal["softmax", "uniform"] = "softmax"
     temperature: float = 100.0
     space: Space = "latent"

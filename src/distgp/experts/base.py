@@ -249,6 +249,13 @@ class Posterior(ABC):
         """The same posterior without rows that it can do without."""
         return self if self.sums is None else replace(cast(Any, self), shard=None)
 
+    def stored(self) -> Self:
+        """The same posterior as files hold it, without what it can do without or compute again."""
+        return self.without_rows()
+
+    def prepare(self) -> None:  # noqa: B027
+        """Compute what variances need and is not held, with all threads; by default there is nothing."""
+
     def mean(self, X: Tensor) -> Tensor:
         """The mean at the rows of X (N, d), without any variance work, in bounded memory."""
         return torch.cat(in_chunks(self.mean_chunk, X, self.entries), -1)
@@ -258,6 +265,7 @@ class Posterior(ABC):
 
         Variances are at least ε·k(x, x), and never zero or negative.
         """
+        self.prepare()
         return concatenated(in_chunks(self.predict_chunk, X, self.entries))
 
     def prior(self, X: Tensor) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -13,12 +15,30 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
-from distgp.experts.base import Expert, Inducing, Parameters, Prediction, latent_variance
+from distgp.experts import cost, whole
+from distgp.experts.base import (
+    Expert,
+    Inducing,
+    Parameters,
+    Prediction,
+    chunk_rows,
+    fields_alone,
+    latent_variance,
+)
 from distgp.experts.linear import EXPERTS_AT_ONCE, LinearPosterior, Means, few_at_a_time
 from distgp.likelihoods import copies_term, noise_of_rows
 
 SHARD_ROWS = 1_000
 """Rows per expert, at most, where the number of experts is left to us."""
+ROWS_WITH_FACTOR = 2_000
+"""Rows up to which the factor of an expert is saved and sent with it: beyond, it is most of the bytes."""
+POINTS_AT_ONCE = 256
+"""Points that a solve with a large factor should have: with 60 it takes half as long again for each."""
+DIRECT_ROWS = 3_000
+"""Rows of one expert up to which it is trained by its own likelihood from the start."""
+LEAST_POLISH, MOST_POLISH = 4, 20
+"""Evaluations of the likelihood of all rows, after nearest rows have led near its maximum."""
+_LOCK = threading.Lock()
 
 
 class GaussianNLL(torch.autograd.Function):
@@ -56,6 +76,18 @@ def _factor_and_weights(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Te
     return L, linalg.cholesky_solve(L, y.expand(L.shape[:-1])[..., None])[..., 0]
 
 
+def _conditioned(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
+    """L and α of every expert of a batch; those of a large one alone in a single matrix."""
+    one = whole.alone(parameters, shard) if shard.mask is None else None
+    with torch.no_grad():
+        if one is None:
+            return _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
+        cost.refuse_above_free(shard.n, cost.bytes_of_condition(shard.n, shard.X), shard.X.device)
+        L, alpha = whole.factor_and_weights(*one)
+        batch = linalg.broadcast(shard.batch, parameters.batch)
+        return L.expand(*batch, -1, -1), alpha.expand(*batch, -1)
+
+
 def covariance_and_noise(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
     """k(X, X) and the noise variances of the rows, which K̃ has on its diagonal.
 
@@ -75,6 +107,15 @@ class ExactExpert(Expert):
     name: ClassVar[str] = "exact"
     default_training: ClassVar[str] = "fact"
 
+    def training_for(self, rows: int) -> str:
+        """Nearest rows, polished, for one that is so large that every evaluation counts."""
+        return "nearest" if rows > DIRECT_ROWS else self.default_training
+
+    def polish_for(self, n: int, d: int, like: Tensor, seconds: float) -> int:
+        """As many evaluations as fit, at most 20; none where they are too few to lead anywhere."""
+        fit = int(seconds / cost.cost_of_objective(n, d, like).seconds) if n > DIRECT_ROWS else 0
+        return min(fit, MOST_POLISH) if fit >= LEAST_POLISH else 0
+
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """As many as shards of at most 1,000 rows make."""
         del inducing, workers
@@ -86,50 +127,87 @@ class ExactExpert(Expert):
 
     def objective(self, parameters: Parameters, shard: Shard) -> Tensor:
         """−log p(y) = ½(yᵀ K̃⁻¹ y + log det K̃ + n log 2π), of all copies where rows have weights."""
-        nll = GaussianNLL.apply(*covariance_and_noise(parameters, shard), shard.y)
+        one = whole.alone(parameters, shard)
+        if one is None:
+            nll = GaussianNLL.apply(*covariance_and_noise(parameters, shard), shard.y)
+        else:
+            batch = linalg.broadcast(shard.batch, parameters.batch)
+            nll = whole.negative_log_likelihood(*one).expand(batch)
         normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
         return nll + normaliser + copies_term(shard, parameters.noise)
 
     def leave_one_out(self, parameters: Parameters, shard: Shard) -> Tensor:
         """Without row i, y_i has the mean y_i − α_i/q_i and the variance 1/q_i, with q = diag K̃⁻¹."""
-        L, alpha = _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
-        q = linalg.half_inverse(L).diagonal(dim1=-2, dim2=-1)
+        one = whole.alone(parameters, shard)
+        if one is None:
+            L, alpha = _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
+            q = linalg.half_inverse(L).diagonal(dim1=-2, dim2=-1)
+        else:
+            L, alpha = whole.factor_and_weights(*one)
+            linalg.invert_(L)
+            q = L.diagonal()
         return 0.5 * (q / (2.0 * math.pi)).log() - 0.5 * alpha.square() / q
 
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
-        with torch.no_grad():
-            K, noise = covariance_and_noise(parameters, shard)
-            L, alpha = _factor_and_weights(K, noise, shard.y)
-        return ExactPosterior(parameters, shard, L, alpha)
+        return ExactPosterior(parameters, shard, *_conditioned(parameters, shard))
 
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior(LinearPosterior):
-    """f given (X, y): the Cholesky factor L of K̃ = k(X, X) + σ²I, (*batch, n, n), and α = K̃⁻¹y."""
+    """f given (X, y): the Cholesky factor L of K̃ = k(X, X) + σ²I, (*batch, n, n), and α = K̃⁻¹y.
+
+    A large L is neither saved nor sent: it is None then, and computed again when it is first needed.
+    """
 
     travels_as: ClassVar[Kinds] = {"alpha": "means", "*": "factors"}
     on_rows: ClassVar[bool] = True
     sums = None
     parameters: Parameters
     shard: Shard  # pyright: ignore[reportIncompatibleVariableOverride]
-    L: Tensor
+    L: Tensor | None
     alpha: Tensor
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """L, computed when it is first needed where it is not held."""
+        with _LOCK:  # chunks of points are predicted on several threads
+            if "factor" in vars(self):
+                return vars(self)["factor"]
+            found = _conditioned(self.parameters, self.shard)[0] if self.L is None else self.L
+            return vars(self).setdefault("factor", found)
 
     @property
     def entries(self) -> int:
-        """One entry per training row of the experts that are worked on at once."""
-        return self.alpha.shape[-1] * min(EXPERTS_AT_ONCE, math.prod(self.batch))
+        """One entry per training row of the experts that are worked on at once.
+
+        Of very many rows fewer are said, so that a solve still has some hundreds of points.
+        """
+        most = max(whole.LARGE, chunk_rows(POINTS_AT_ONCE, self.alpha.device))
+        rows = min(self.alpha.shape[-1], most)
+        return rows * min(EXPERTS_AT_ONCE, math.prod(self.batch))
 
     @property
     def batch(self) -> torch.Size:
         """One entry per expert."""
         return self.alpha.shape[:-1]
 
+    def prepare(self) -> None:
+        """Compute the factor, if it is not held."""
+        _ = self.factor
+
+    def stored(self) -> ExactPosterior:
+        """The same posterior without its factor, if that is large."""
+        large = self.alpha.shape[-1] > ROWS_WITH_FACTOR
+        return replace(self, L=None) if large and self.L is not None else self
+
+    def __getstate__(self) -> dict[str, object]:
+        return fields_alone(self.stored())
+
     def chosen(self, which: Tensor | slice) -> ExactPosterior:
         """The rows and factors of these experts."""
         return ExactPosterior(
-            self.parameters[which], self.shard[which], self.L[which], self.alpha[which]
+            self.parameters[which], self.shard[which], self.factor[which], self.alpha[which]
         )
 
     def means(self) -> Means:
@@ -153,12 +231,12 @@ class ExactPosterior(LinearPosterior):
 
     def projection(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """a = K̃⁻¹k_i(x) on the training rows; k_A = aᵀk_i(x)."""
-        half = linalg.solve_lower(self.L, self.cross(X))
-        return self.shard.X, linalg.solve_upper(self.L, half), half.square().sum(-2)
+        half = linalg.solve_lower(self.factor, self.cross(X))
+        return self.shard.X, linalg.solve_upper(self.factor, half), half.square().sum(-2)
 
     def covariance(self, X: Tensor) -> Tensor:
         """k(x, x′) − (L⁻¹k_i(x))ᵀ(L⁻¹k_i(x′))."""
-        half = linalg.solve_lower(self.L, self.cross(X))
+        half = linalg.solve_lower(self.factor, self.cross(X))
         return self.parameters.kernel(X) - half.mT @ half
 
     def cross(self, X: Tensor) -> Tensor:
@@ -174,5 +252,5 @@ class ExactPosterior(LinearPosterior):
             return Prediction(mean, torch.cat([part.variance for part in parts]))
         K = self.cross(X)
         mean = (self.alpha[..., None, :] @ K)[..., 0, :]
-        explained = linalg.solve_lower(self.L, K, overwrite=True).square_().sum(-2)
+        explained = linalg.solve_lower(self.factor, K, overwrite=True).square_().sum(-2)
         return Prediction(mean, latent_variance(self.parameters.kernel.diag(X), explained))

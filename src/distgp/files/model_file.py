@@ -308,7 +308,7 @@ class _Encoder:
                 "use joblib for a model with parts of your own"
             )
         if isinstance(value, Posterior):
-            value = value.without_rows()  # files of sparse experts hold no training data
+            value = value.stored()  # files of sparse experts hold no training data
         specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
         names = getattr(value, "_fields", [spec.name for spec in specs if spec.init])
         fields = {part: self.encode(getattr(value, part), f"{path}.{part}") for part in names}

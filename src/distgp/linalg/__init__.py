@@ -29,10 +29,11 @@ from distgp.linalg.factors import (
     solve_upper,
     truncated_solve,
 )
+from distgp.linalg.large import cholesky_, invert_
 
 __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
-    "broadcast", "cholesky", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
-    "half_inverse", "least_squares", "log_det", "minus_gram", "pivoted_cholesky", "rounding_of",
+    "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
+    "half_inverse", "invert_", "least_squares", "log_det", "minus_gram", "pivoted_cholesky", "rounding_of",
     "solve_lower", "solve_upper", "truncated_solve",
 ]  # fmt: skip

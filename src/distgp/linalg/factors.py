@@ -102,7 +102,7 @@ def cholesky(
     L = A if overwrite and A.is_contiguous() else A.clone(memory_format=torch.contiguous_format)
     diagonal = L.diagonal(dim1=-2, dim2=-1).clone()
     info = lapack.factorise_(L)
-    if L is A and not _succeeded(L, info):
+    if L is A and not succeeded(L, info):
         upper = L.triu(1)
         A = add_diagonal(upper + upper.mT, diagonal)
     return _with_least_jitter(A, L.tril_(), info, name)
@@ -133,7 +133,7 @@ class _Cholesky(torch.autograd.Function):
         return 0.5 * (full + full.mT), None
 
 
-def _succeeded(L: Tensor, info: Tensor) -> bool:
+def succeeded(L: Tensor, info: Tensor) -> bool:
     """Whether all factors of a batch are finite, and all pivots were positive."""
     pivots = L.diagonal(dim1=-2, dim2=-1)
     return not bool(info.any()) and bool(torch.isfinite(pivots).all())
@@ -141,34 +141,50 @@ def _succeeded(L: Tensor, info: Tensor) -> bool:
 
 def _with_least_jitter(A: Tensor, L: Tensor, info: Tensor, name: str) -> Tensor:
     """L where the factorisation of A succeeded, else the factor of A with the jitter that it needs."""
-    if _succeeded(L, info):
+    if succeeded(L, info):
         return L
     if not torch.isfinite(A).all():
-        raise NotPositiveDefiniteError(
-            f"{name} contains NaN or infinity: check the inputs and the hyperparameters for values "
-            "that overflow"
-        )
-    n, eps = A.shape[-1], torch.finfo(A.dtype).eps
+        raise not_finite(name)
     scale = A.diagonal(dim1=-2, dim2=-1).mean(-1)
-    jitter, level = torch.zeros_like(scale), 10 * eps
+    jitter, level = torch.zeros_like(scale), 10 * torch.finfo(A.dtype).eps
     while info.any():
         if level > LARGEST_JITTER[A.dtype]:
-            raise NotPositiveDefiniteError(
-                f"{name} ({n} × {n}, {A.dtype}) is not positive definite, even with "
-                f"{level / 10:.0e} of its mean diagonal added. Likely causes: duplicate or nearly "
-                "duplicate rows with a tiny noise, lengthscales far larger than the data's extent, "
-                "or a dtype too narrow. Remove duplicates, raise the noise, or use float64."
-            )
+            raise not_positive_definite(A, name, level / 10)
         jitter = jitter.masked_fill(info > 0, level)
         L, info = torch.linalg.cholesky_ex(add_diagonal(A, (jitter * scale)[..., None]))
         level *= 10
-    if (largest := float(jitter.max())) > min(10 * n * eps, SILENT_JITTER):
+    report_jitter(A, name, float(jitter.max()))
+    return L
+
+
+def not_finite(name: str) -> NotPositiveDefiniteError:
+    """The error of a matrix that no jitter mends."""
+    return NotPositiveDefiniteError(
+        f"{name} contains NaN or infinity: check the inputs and the hyperparameters for values "
+        "that overflow"
+    )
+
+
+def not_positive_definite(A: Tensor, name: str, tried: float) -> NotPositiveDefiniteError:
+    """The error of a matrix that the largest jitter did not mend."""
+    n = A.shape[-1]
+    return NotPositiveDefiniteError(
+        f"{name} ({n} × {n}, {A.dtype}) is not positive definite, even with "
+        f"{tried:.0e} of its mean diagonal added. Likely causes: duplicate or nearly "
+        "duplicate rows with a tiny noise, lengthscales far larger than the data's extent, "
+        "or a dtype too narrow. Remove duplicates, raise the noise, or use float64."
+    )
+
+
+def report_jitter(A: Tensor, name: str, jitter: float) -> None:
+    """Warn of jitter that is more than the rounding error of the matrix."""
+    n = A.shape[-1]
+    if jitter > min(10 * n * torch.finfo(A.dtype).eps, SILENT_JITTER):
         warn_user(
-            f"added {largest:.0e} of its mean diagonal to {name} ({n} × {n}, {A.dtype}) to "
+            f"added {jitter:.0e} of its mean diagonal to {name} ({n} × {n}, {A.dtype}) to "
             "factorise it; results are accurate to about that much",
             JitterWarning,
         )
-    return L
 
 
 def rounding_of(A: Tensor) -> Tensor:

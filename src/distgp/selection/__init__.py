@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from sklearn.model_selection import KFold
@@ -123,10 +123,11 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     trials, None where nothing was measured; and the parameters that were set, by name.
     """
     taken = _taken_at_once(plan, rows)
-    plan = plan.settled(taken)
+    plan = plan.settled(taken) if taken else plan
     if not plan.measures:
         return plan, None, taken
-    (best, _, learnt), choice = _choose(plan, rows)
+    tried, choice = _choose(plan, rows)
+    best = tried.candidate
     if plan.verbose:
         print(choice, file=sys.stderr)
     if choice.better_baselines:
@@ -134,7 +135,7 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     plan = plan.settled(best.settings)
     # The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
     draws = plan.algorithm is not None and plan.algorithm.draws_rows
-    found = () if draws else learnt
+    found = () if draws else tried.learnt
     return replace(plan, found=found, from_trial=True), choice, taken | dict(best.settings)
 
 
@@ -154,11 +155,12 @@ def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
 
 
 class _Tried(NamedTuple):
-    """A candidate, its figures, and θ of each target that its trial learnt."""
+    """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked."""
 
     candidate: Candidate
     trial: Trial
     learnt: tuple[Parameters, ...]
+    lacked: MemoryError | None = None
 
 
 def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
@@ -189,18 +191,22 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
 
 def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
     """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
-    settings, learnt = {**candidate.settings, **candidate.trial}, ()
+    settings, learnt, lacked = {**candidate.settings, **candidate.trial}, (), None
     asked = plan.given["n_iter"]
     if asked is not None and "n_iter" in settings:
         settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
 
     def predictions() -> tuple[np.ndarray, np.ndarray]:
-        nonlocal learnt
+        nonlocal learnt, lacked
         found = []
         for train, test in parts:
             some = rows.take(train[: candidate.rows])
             quick = plan.trial(settings, len(some))
-            model = fit(quick, place(quick, some))
+            try:
+                model = fit(quick, place(quick, some))
+            except MemoryError as error:
+                lacked = error
+                raise
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
@@ -208,13 +214,15 @@ def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _T
         return mean, np.sqrt(variance)
 
     tested = rows.y[np.concatenate([test for _, test in parts])]
-    return _Tried(candidate, measure(candidate.name, predictions, tested), learnt)
+    return _Tried(candidate, measure(candidate.name, predictions, tested), learnt, lacked)
 
 
 def _best(found: Sequence[_Tried]) -> _Tried:
     """The candidate with the lowest NLPD in its trial; an error where none could be fitted."""
     fine = [one for one in found if not one.trial.error]
     if not fine:
+        if all(one.lacked for one in found):
+            raise cast(MemoryError, found[0].lacked)
         reasons = dict.fromkeys(one.trial.error for one in found)
         raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
     return min(fine, key=lambda one: one.trial.nlpd)

@@ -1,0 +1,98 @@
+"""The machine's free memory, and the time that it takes for a piece of work."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+MEMORY = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+UNLIMITED = 2**60
+"""Bytes from which a limit is none: version 1 of control groups writes a number near 2⁶³ then."""
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the bytes that a process can still take on a device; None where that is unknown.
+
+    Parameters
+    ----------
+    device : torch.device
+        For a GPU, memory that PyTorch holds but does not use counts as free. For a CPU it is the least
+        of what the machine and the control group of the process have left.
+    """
+    if device.type == "cuda":
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + idle
+    if device.type != "cpu":
+        return None
+    known = [left for left in (_of_machine(), _of_group()) if left is not None]
+    return max(0, min(known)) if known else None
+
+
+def _of_machine() -> int | None:
+    """The memory that is available without swapping, or by POSIX that is free; None where unknown."""
+    available = _named(MEMORY).get("MemAvailable:")
+    if available is not None:
+        return 1024 * available
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _of_group() -> int | None:
+    """What is left of the limit of the control group, of version 2 or 1; None without a limit.
+
+    Files that were read lately count as used, although their memory is given back when it is needed.
+    """
+    version1 = CGROUP / "memory"
+    for limit, used, stat, idle in (
+        (CGROUP / "memory.max", CGROUP / "memory.current", CGROUP / "memory.stat", "inactive_file"),
+        (
+            version1 / "memory.limit_in_bytes",
+            version1 / "memory.usage_in_bytes",
+            version1 / "memory.stat",
+            "total_inactive_file",
+        ),
+    ):
+        most, taken = _number(limit), _number(used)
+        if most is not None and taken is not None and most < UNLIMITED:
+            return most - taken + _named(stat).get(idle, 0)
+    return None
+
+
+def _number(path: Path) -> int | None:
+    """The whole number in a file; None where there is no file, or no number in it."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError):
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _named(path: Path) -> dict[str, int]:
+    """The numbers in a file whose lines begin with a name and a number; empty without a file."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeError):
+        return {}
+    pairs = (line.split() for line in lines)
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Measure the least time of three calls, after one that is not measured."""
+
+    def taken() -> float:
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    taken()
+    return min(taken() for _ in range(3))

@@ -1,0 +1,64 @@
+"""The free memory of a machine, its files replaced."""
+
+import pytest
+import torch
+
+from distgp._util import machine
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A function that writes a file of the machine; there are none at first."""
+    monkeypatch.setattr(machine, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+
+    def write(name: str, text: object) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+
+    return write
+
+
+def test_the_least_of_machine_and_group_is_free(files):
+    files("meminfo", "MemTotal:  9000 kB\nMemAvailable:  5000 kB")
+    assert machine.free_bytes(CPU) == 5_000 * 1024
+    files("memory.max", 4_000_000)
+    files("memory.current", 3_000_000)
+    assert machine.free_bytes(CPU) == 1_000_000
+    files("memory.stat", "anon 7\ninactive_file 500000")
+    assert machine.free_bytes(CPU) == 1_500_000
+    files("memory.current", 6_000_000)
+    assert machine.free_bytes(CPU) == 0
+    files("memory.max", "max")
+    assert machine.free_bytes(CPU) == 5_000 * 1024
+
+
+def test_groups_of_version_1(files):
+    files("meminfo", "MemAvailable:  5000 kB")
+    files("memory/memory.limit_in_bytes", 4_000_000)
+    files("memory/memory.usage_in_bytes", 3_000_000)
+    files("memory/memory.stat", "total_inactive_file 100000")
+    assert machine.free_bytes(CPU) == 1_100_000
+    files("memory/memory.limit_in_bytes", 2**63 - 4096)
+    assert machine.free_bytes(CPU) == 5_000 * 1024
+
+
+@pytest.mark.usefixtures("files")
+def test_without_such_files_posix_is_asked(monkeypatch):
+    known = {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": 100}
+    monkeypatch.setattr(machine.os, "sysconf", known.__getitem__)
+    assert machine.free_bytes(CPU) == 409_600
+
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(machine.os, "sysconf", unknown)
+    assert machine.free_bytes(CPU) is None
+    assert machine.free_bytes(torch.device("meta")) is None
+
+
+def test_this_machine_has_some_memory_left():
+    free = machine.free_bytes(CPU)
+    assert free is None or free > 2**20

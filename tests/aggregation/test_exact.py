@@ -187,5 +187,5 @@ def test_the_estimator_solves_saves_and_loads(tmp_path):
         solved.predict(X[:50], return_std=True), again.predict(X[:50], return_std=True), strict=True
     ):
         np.testing.assert_array_equal(one, other)
-    assert "conjugate gradients" in solved.summary()
+    assert "conjugate gradients" in str(solved.summary())
     assert again.model_.targets[0].combined.iterations > 0

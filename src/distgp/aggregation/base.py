@@ -309,6 +309,11 @@ class Combined(ABC):
         """Entries of the temporary matrices of this process per test point: by default the experts'."""
         return ensemble.entries
 
+    @property
+    def effort(self) -> str:
+        """The way in which it was computed and how far it got, in words; empty where there is no news."""
+        return ""
+
     def gathered(self) -> Combined:
         """The same posterior with nothing left on workers: itself where nothing is there."""
         return self

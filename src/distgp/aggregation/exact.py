@@ -197,6 +197,14 @@ class ExactCombined(Combined):
         """The rows with what searches and predictions need."""
         return OrderedRows(self.parameters, self.rows)
 
+    @property
+    def effort(self) -> str:
+        """The iterations of the solve, and how much means changed at last."""
+        return (
+            f"conjugate gradients, {self.iterations} iterations in {self.seconds:.3g} s, means changed by "
+            f"{self.change:.1g} posterior sd at last; variances of {self.n_neighbors} nearest rows"
+        )
+
     def entries(self, ensemble: Ensemble) -> int:
         """Few: both parts of a prediction are made in chunks of their own."""
         del ensemble

@@ -210,8 +210,11 @@ def conjugate_gradients(
             change, last = max(change, _distance(now, last)), now
             if change < tolerance:
                 return Solved(alpha, r, change, used, time.perf_counter() - begin)
-    r = y - matrix.times(alpha, exact=True)
-    change = max(change, _distance(means(alpha, r), last)) if used else 0.0
+    if used:
+        r = y - matrix.times(alpha, exact=True)
+        change = max(change, _distance(means(alpha, r), last))
+    elif not bool(y.any()):
+        change = 0.0  # the mean of targets that are all zero is zero
     return Solved(alpha, r, change, used, time.perf_counter() - begin)
 
 

@@ -325,7 +325,7 @@ def _experts(model: TargetModel) -> dict[str, Any]:
         "expert": ensemble.expert.name,
         "n_inducing": None if inducing is None else int(inducing.shape[-2]),
         "n_neighbors": getattr(ensemble.expert, "n_neighbors", None),
-        "aggregation": model.aggregation.name,
+        "aggregation": ", ".join(filter(None, (model.aggregation.name, model.combined.effort))),
         "holds": _holds(model),
         "transform": None if model.transform is None else model.transform.name,
         "calibration_rows": None if model.calibration is None else len(model.calibration.scores),

@@ -180,7 +180,7 @@ class Learning:
             results += found
         if algorithm.polish:
             theta = self._above_floor(results[-1].parameters, shards)
-            polish = Fact(n_iter=algorithm.polish)
+            polish = Fact(n_iter=min(algorithm.polish, algorithm.n_iter))
             results.append(self._train(polish, expert, theta, shards, bounds))
         return results, bounds
 
@@ -212,7 +212,8 @@ class Learning:
         before = None if lifted == bounds else shards.on_first(left_out, expert, theta)
         if before is None:
             return []
-        algorithm = Fact(n_iter=max(5, (self.algorithm.polish or self.algorithm.n_iter) // 2))
+        most = min(self.algorithm.polish or self.algorithm.n_iter, self.algorithm.n_iter)
+        algorithm = Fact(n_iter=max(1, most // 2))
         found = self._train(algorithm, expert, theta, shards, lifted)
         after = Score(shards.on_first(left_out, expert, found.parameters))
         return [found] if after.beats(Score(before), ERRORS) else []

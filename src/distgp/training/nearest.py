@@ -117,7 +117,8 @@ class NearestRows(Algorithm):
 
     def refinements(self) -> list[Refinement]:
         """Without a floor of the noise; with more neighbours, of fewer targets; without a cap of signals."""
-        again = replace(self, stages=1, search=False, n_iter=REFINED_ITER, polish=0)
+        few = min(REFINED_ITER, self.n_iter)
+        again = replace(self, stages=1, search=False, n_iter=few, polish=0)
         more = [
             replace(again, n_neighbors=k, n_targets=max(EARLY_TARGETS, self.n_targets // part))
             for k, part in MORE_NEIGHBORS

@@ -14,6 +14,7 @@ from distgp import linalg
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.experts.base import Expert, Inducing, Parameters, Prediction, latent_variance
+from distgp.experts.draws import matheron
 from distgp.experts.linear import EXPERTS_AT_ONCE, LinearPosterior, Means, few_at_a_time
 from distgp.likelihoods import copies_term, noise_of_rows
 
@@ -154,6 +155,14 @@ class ExactPosterior(LinearPosterior):
         """k(x, x′) − (L⁻¹k_i(x))ᵀ(L⁻¹k_i(x′))."""
         half = linalg.solve_lower(self.L, self.cross(X))
         return self.parameters.kernel(X) - half.mT @ half
+
+    def draws(self, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """Matheron's rule with the factor L."""
+
+        def solve(columns: Tensor) -> Tensor:
+            return linalg.cholesky_solve(self.L, columns.to(self.L.dtype)).to(columns.dtype)
+
+        return matheron(self.parameters, self.shard, solve, X, size, seed)
 
     def cross(self, X: Tensor) -> Tensor:
         """k_i(x) = k(X_i, x) for all x, (*batch, n, N); zero on padding."""

@@ -38,7 +38,7 @@ from distgp.kernels.kinds import (
 )
 from distgp.kernels.stationary import Stationary
 
-FEATURES = 256
+FEATURES = 128
 """Frequencies of each draw. Mean and covariance are right with any number, higher moments with many."""
 TAIL = 3.0
 """The power p in u = t^p, by which long frequencies are drawn more often than they are."""
@@ -118,7 +118,7 @@ spectrum.register(Matern52, partial(_matern, 2.5))
 
 @spectrum.register
 def _(kernel: RationalQuadratic) -> tuple[Term, ...]:
-    """(1 + s/α)^−α = E exp(−τs), s = r²/2, with a gamma number τ of shape α and mean 1: ω is normal × √τ."""
+    """(1 + s/α)^−α = E exp(−τs), s = r²/2, with τ gamma of shape α and mean 1: ω is √τ times normal."""
     alpha = float(kernel.alpha)
 
     def radius(u: np.ndarray, q: int, rng: np.random.Generator) -> np.ndarray:
@@ -269,9 +269,7 @@ def prior_draws(kernel: Kernel, d: int, size: int, seed: int, like: Tensor) -> P
     return PriorDraws(tuple(_drawn(term, size, rng, x) for term in terms), size)
 
 
-def _drawn(
-    term: Term, size: int, rng: np.random.Generator, x: Tensor
-) -> FiniteDraws | WaveDraws:
+def _drawn(term: Term, size: int, rng: np.random.Generator, x: Tensor) -> FiniteDraws | WaveDraws:
     """Draw the functions of one product; x (1, d) is any input."""
     scale = math.sqrt(term.variance)
     if not term.waves:

@@ -55,7 +55,8 @@ def matheron(
         return None
     with torch.no_grad():
         deviation = noise_of_rows(real, wide.noise).sqrt()[:, None]
-        lacking = real.y[:, None] - prior.at(real.X) - deviation * normal(real.n, size, second, x)
+        noise = normal(real.n, size, second, x).mul_(deviation)
+        lacking = prior.at(real.X).add_(noise).neg_().add_(real.y[:, None])
         if real.mask is not None:
             lacking = torch.where(real.mask[:, None], lacking, 0.0)
         alpha = solve(lacking)

@@ -90,7 +90,8 @@ def joint_draws(
     """Draw f at all rows of X (N, d), given the data, (N, size): any kernel, and no matrix of N × N.
 
     The points are put in a random order, so that long chains of points that depend on each other are
-    rare. Each has the mean that is predicted for it alone.
+    rare. Each has the mean that is predicted for it alone, and the variance that the chain gives it, which
+    is far from the predicted one only where k is too small for a smooth kernel without a global part.
     """
     order, (for_e, for_w) = order_of_points(len(X), seed).to(X.device), seeds(seed, 2)
     with torch.no_grad():

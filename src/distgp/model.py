@@ -23,6 +23,9 @@ from distgp.likelihoods.transforms import Transform
 from distgp.training import TrainingResult
 
 Value = TypeVar("Value")
+DENSE_POINTS = 2_000
+"""Points up to which joint draws are made from the covariance between them, which is exact; its memory
+grows with the square of their number, and the time with the cube."""
 
 
 class Points(NamedTuple):
@@ -197,13 +200,35 @@ class TargetModel:
         return self._joint(at)
 
     def sample(self, at: Points, size: int, seed: int) -> np.ndarray:
-        """Joint draws of y, or of f, (N, size)."""
+        """Joint draws of y, or of f, (N, size): without a matrix of N × N where points are many."""
+        drawn = self._drawn_as_functions(at, size, seed) if len(at.X) > DENSE_POINTS else None
+        if drawn is None:
+            drawn = self._drawn_by_covariance(at, size, seed)
+        return drawn if self.transform is None else self.transform.inverse(drawn)
+
+    def _drawn_by_covariance(self, at: Points, size: int, seed: int) -> np.ndarray:
+        """Joint draws of g(y), or of f, from the covariance between all points."""
         mean, covariance = self._joint(at)
         wide = torch.as_tensor(covariance)
         L = linalg.cholesky(wide, "the covariance between test points", singular=True)
         normal = torch.as_tensor(np.random.default_rng(seed).standard_normal((len(mean), size)))
-        drawn = mean[:, None] + (L @ normal).numpy()
-        return drawn if self.transform is None else self.transform.inverse(drawn)
+        return mean[:, None] + (L @ normal).numpy()
+
+    def _drawn_as_functions(self, at: Points, size: int, seed: int) -> np.ndarray | None:
+        """Joint draws of g(y), or of f, as the combination makes them without a covariance, if it can."""
+        for_f, for_noise = (int(one) for one in np.random.SeedSequence(seed).generate_state(2))
+        found = self.combined.draws(self.ensemble, at.inputs, size, for_f)
+        if found is None:
+            return None
+        drawn = self.scaling.mean(found, at.X)
+        if not at.latent:
+            variance = self.likelihood.noise_variance(len(at.X), self.scaling, at.noise)
+            rng = np.random.default_rng(for_noise)
+            for start in range(0, len(drawn), DENSE_POINTS):
+                some = drawn[start : start + DENSE_POINTS]
+                deviation = np.sqrt(variance[start : start + DENSE_POINTS])
+                some += deviation[:, None] * rng.standard_normal(some.shape)
+        return drawn
 
     def log_slope(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """g(y), and the logarithm of g's slope there: 0 where there is no transform."""

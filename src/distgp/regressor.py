@@ -686,6 +686,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     ) -> np.ndarray:
         """Draw from the joint posterior at the rows of X.
 
+        At more than 2,000 points functions are drawn without a covariance between all points, where the
+        aggregator and the kernel allow it.
+
         Parameters
         ----------
         X : array-like of shape (N, d)

@@ -305,6 +305,14 @@ class Combined(ABC):
         """The covariance of f between all rows of X, up to its diagonal; None where there is none."""
         del ensemble, X
 
+    def draws(self, ensemble: Ensemble, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """Joint draws of f at the rows of X (N, d), (N, size), in bounded memory beside the result.
+
+        None where they are not known without the covariance between points. The same seed gives the
+        same draws.
+        """
+        del ensemble, X, size, seed
+
     def entries(self, ensemble: Ensemble) -> int:
         """Entries of the temporary matrices of this process per test point: by default the experts'."""
         return ensemble.entries

@@ -232,6 +232,11 @@ class PooledCombined(Combined):
         del ensemble
         return self.posterior.covariance(X)
 
+    def draws(self, ensemble: Ensemble, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """The posterior's draws."""
+        del ensemble
+        return self.posterior.draws(X, size, seed)
+
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The posterior's mean."""
         del ensemble

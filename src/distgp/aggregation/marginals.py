@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from distgp.aggregation.base import (
+    WIDE,
     Aggregator,
     Combined,
     Ensemble,
@@ -76,6 +77,16 @@ class MarginalAggregator(Aggregator):
         found = Marginals(*map(torch.cat, zip(*parts, strict=True)))
         return self.merge(found.observed() if self.space == "observed" else found)
 
+    def keeps_one(self) -> bool:
+        """Tell whether the formula leaves the prediction of a single expert as it is, by trying."""
+        mean, variance, base, noise = torch.tensor([0.5, 0.2, 1.0, 0.1], dtype=WIDE)[:, None, None]
+        tried = Marginals(mean, variance, torch.zeros_like(base), base, noise)
+        kept = tried.observed() if self.space == "observed" else tried
+        found = self.merged([tried])
+        return torch.allclose(found.mean, kept.mean[0]) and torch.allclose(
+            found.variance, kept.variance[0]
+        )
+
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Keep the formula: nothing is to be computed before there are test points."""
         del ensemble
@@ -114,6 +125,12 @@ class MarginalCombined(Combined):
         """The covariance of a single expert."""
         return ensemble.placement.on_first(_covariance, X) if ensemble.size == 1 else None
 
+    def draws(self, ensemble: Ensemble, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """The draws of a single expert, if the formula leaves it as it is."""
+        if ensemble.size > 1 or not self.aggregator.keeps_one():
+            return None
+        return ensemble.placement.on_first(_draws, X, size, seed)
+
 
 @travels("predictions", X="points")
 def expert_marginals(posterior: Posterior, X: Tensor) -> Marginals:
@@ -137,6 +154,11 @@ def _means(posterior: Posterior, X: Tensor) -> Tensor:
 @travels("predictions", X="points")
 def _covariance(posterior: Posterior, X: Tensor) -> Tensor:
     return posterior.covariance(X)[0]
+
+
+@travels("predictions", X="points")
+def _draws(posterior: Posterior, X: Tensor, size: int, seed: int) -> Tensor | None:
+    return posterior.chosen(torch.tensor(0)).draws(X, size, seed)
 
 
 def product(marginals: Marginals, beta: Tensor) -> Prediction:

@@ -24,6 +24,7 @@ from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, concatenate
 from distgp.engines import Placement, travels
 from distgp.experts import NearestExpert, NearestPosterior, Prediction
+from distgp.experts.joint import joint_covariance, joint_draws
 from distgp.experts.neighborhoods import (
     Conditional,
     GlobalPart,
@@ -31,7 +32,6 @@ from distgp.experts.neighborhoods import (
     Neighbours,
     OrderedRows,
     conditional,
-    joint_covariance,
 )
 from distgp.likelihoods import noise_of_rows
 
@@ -103,6 +103,10 @@ class NearestCombined(Combined):
         """Vecchia's approximation over the points, given the data, which are brought here."""
         return ensemble.gathered().placement.on_first(_between, X, self.part)
 
+    def draws(self, ensemble: Ensemble, X: Tensor, size: int, seed: int) -> Tensor:
+        """One point after another, given the data, which are brought here, and the points before it."""
+        return ensemble.gathered().placement.on_first(_draws, X, self.part, size, seed)
+
     def gathered(self) -> NearestCombined:
         """The same without cells, for rows that are in this process."""
         return replace(self, cells=None)
@@ -125,6 +129,13 @@ def _mean(posterior: NearestPosterior, X: Tensor, part: GlobalPart | None) -> Te
 @travels("predictions", X="points")
 def _between(posterior: NearestPosterior, X: Tensor, part: GlobalPart | None) -> Tensor:
     return joint_covariance(posterior.flat, X, posterior.expert.n_neighbors, part)
+
+
+@travels("predictions", X="points")
+def _draws(
+    posterior: NearestPosterior, X: Tensor, part: GlobalPart | None, size: int, seed: int
+) -> Tensor:
+    return joint_draws(posterior.flat, X, posterior.expert.n_neighbors, part, size, seed)
 
 
 @dataclass(frozen=True, eq=False)

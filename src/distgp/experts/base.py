@@ -205,6 +205,13 @@ class Posterior(ABC):
     def covariance(self, X: Tensor) -> Tensor:
         """The latent covariance between all rows of X, (*batch, N, N)."""
 
+    def draws(self, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """Joint draws of f at the rows of X, (N, size), of a posterior without batch dimensions.
+
+        Memory beside the result is bounded; None where that is not known without a covariance.
+        """
+        del X, size, seed
+
     @abstractmethod
     def chosen(self, which: Tensor) -> Self:
         """These experts of a batch, by their places in it, as they are."""

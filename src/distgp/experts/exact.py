@@ -25,6 +25,7 @@ from distgp.experts.base import (
     fields_alone,
     latent_variance,
 )
+from distgp.experts.draws import matheron
 from distgp.experts.linear import EXPERTS_AT_ONCE, LinearPosterior, Means, few_at_a_time
 from distgp.likelihoods import copies_term, noise_of_rows
 
@@ -238,6 +239,14 @@ class ExactPosterior(LinearPosterior):
         """k(x, x′) − (L⁻¹k_i(x))ᵀ(L⁻¹k_i(x′))."""
         half = linalg.solve_lower(self.factor, self.cross(X))
         return self.parameters.kernel(X) - half.mT @ half
+
+    def draws(self, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """Matheron's rule with the factor L."""
+
+        def solve(columns: Tensor) -> Tensor:
+            return linalg.cholesky_solve(self.factor, columns.to(self.L.dtype)).to(columns.dtype)
+
+        return matheron(self.parameters, self.shard, solve, X, size, seed)
 
     def cross(self, X: Tensor) -> Tensor:
         """k_i(x) = k(X_i, x) for all x, (*batch, n, N); zero on padding."""

@@ -15,10 +15,10 @@ from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import inducing
 from distgp.experts.base import Expert, Inducing, Parameters, Posterior, Prediction, fields_alone
+from distgp.experts.joint import joint_covariance, joint_draws
 from distgp.experts.neighborhoods import (
     GlobalPart,
     OrderedRows,
-    joint_covariance,
     nearest_before_each,
     negative_log_likelihood,
 )
@@ -159,6 +159,11 @@ class NearestPosterior(Posterior):
         k = self.expert.n_neighbors
         found = [joint_covariance(rows, X, k, part) for rows, part in self.ordered]
         return torch.stack(found) if self.batch else found[0]
+
+    def draws(self, X: Tensor, size: int, seed: int) -> Tensor:
+        """One point after another, given the rows and the points before it."""
+        ((rows, part),) = self.ordered
+        return joint_draws(rows, X, self.expert.n_neighbors, part, size, seed)
 
     def augmented(self, message: object, skip: int) -> tuple[NearestPosterior, NearestPosterior]:
         """Condition on the communication rows with and without each expert's own."""

@@ -216,7 +216,7 @@ def conditional(
     return Conditional(mean, variance, h, a)
 
 
-def _correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
+def correlation(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
     """|k(a, b)| / √(k(a, a) k(b, b)), 0 where a prior variance is 0."""
     tiny = torch.finfo(A.dtype).tiny
     scale = kernel.diag(A)[:, None] * kernel.diag(B)[None, :]
@@ -254,7 +254,7 @@ class OrderedRows:
             kernel = self.parameters.kernel
             found = coordinates(kernel, self.X)
             if found is None:
-                return CorrelationNeighbors(partial(_correlation, kernel), self.X, self.priority)
+                return CorrelationNeighbors(partial(correlation, kernel), self.X, self.priority)
             return Neighbors(without_ties(found, self.priority))
 
     @property
@@ -371,53 +371,3 @@ def nearest_before_each(rows: OrderedRows, k: int) -> tuple[Tensor, Tensor]:
     place = torch.arange(len(rows.X), device=rows.X.device)
     k = min(k, max(1, len(place) - 1))
     return place, rows.search.nearest_before(rows.search.coordinates, place, k)[1]
-
-
-def joint_covariance(rows: OrderedRows, X: Tensor, k: int, part: GlobalPart | None) -> Tensor:
-    """The covariance of f between all rows of X (N, d), given the data.
-
-    The points come after all rows in the order. Each is conditioned on the k nearest of the rows and
-    of the points before it, whose f is free of noise: f_i = Σ_j A_ij f_j + c_i + h_iᵀw + e_i with
-    e_i ~ N(0, d_i), so that cov f = (I − A)⁻¹(D + H B⁻¹Hᵀ)(I − A)⁻ᵀ.
-    """
-    wide, n, N = X.double(), len(rows.X), len(X)
-    index = _nearest_of_both(rows, wide, min(k, n + N))
-    v = rows.basis(wide)
-    # Points are values of f: no noise on their diagonal, but a nugget at the level of rounding.
-    factor = wide.new_ones(n) if rows.factor is None else rows.factor
-    factor = torch.cat([factor, wide.new_full((N,), 1e-8)])
-    points, y = torch.cat([rows.X, wide]), torch.cat([rows.y, wide.new_zeros(N)])
-    V = None if v is None or rows.V is None else torch.cat([rows.V, v])
-    A, D = wide.new_zeros(N, N), wide.new_zeros(N)
-    H = None if v is None else torch.zeros_like(v)
-    for some in torch.arange(N, device=X.device).split(rows.points_at_once(index.shape[-1])):
-        at, real = index[some].clamp_min(0), index[some] >= 0
-        sets = Neighbours(points[at], y[at], real, None if V is None else V[at], factor[at])
-        out = conditional(rows.parameters, wide[some], None if v is None else v[some], sets)
-        assert out.variance is not None and out.a is not None
-        D[some] = out.variance
-        of_points = torch.where(at < n, 0.0, out.a)
-        A[some] = A[some].scatter_add(1, (at - n).clamp_min(0), of_points)
-        if H is not None and out.h is not None:
-            H[some] = out.h
-    lower = linalg.add_diagonal(-A, A.new_ones(()))
-    root = linalg.solve_lower(lower, torch.diag(D.sqrt()))
-    covariance = root @ root.mT
-    if H is not None and part is not None:
-        kept = linalg.solve_lower(part.L, linalg.solve_lower(lower, H).mT)
-        covariance = covariance + kept.mT @ kept
-    return covariance.to(X.dtype)
-
-
-def _nearest_of_both(rows: OrderedRows, X: Tensor, k: int) -> Tensor:
-    """Find the k nearest of the rows and of the points before each: places among rows, then points."""
-    located, places = rows.located(X), torch.arange(len(X), device=X.device)
-    if rows.has_coordinates:
-        among: Neighbors | CorrelationNeighbors = Neighbors(located)
-    else:
-        among = CorrelationNeighbors(partial(_correlation, rows.parameters.kernel), X, places)
-    d_rows, i_rows = rows.search.nearest(located, k)
-    d_points, i_points = among.nearest_before(located, places, k)
-    index = torch.cat([i_rows, torch.where(i_points >= 0, i_points + len(rows.X), -1)], -1)
-    order = torch.cat([d_rows, d_points], -1).argsort(dim=-1, stable=True)[:, :k]
-    return index.gather(-1, order)

@@ -25,6 +25,7 @@ from distgp.experts.base import (
     fields_alone,
     latent_variance,
 )
+from distgp.experts.draws import moved, normal, seeds
 from distgp.experts.linear import LinearPosterior, Means
 from distgp.experts.sums import (
     SparseFactors,
@@ -37,6 +38,7 @@ from distgp.experts.sums import (
     row_sums,
     widened,
 )
+from distgp.kernels import prior_draws
 
 SHARD_ROWS = 32
 """Rows per expert for each inducing input: its m³ is then little beside its nm²."""
@@ -233,6 +235,18 @@ class SparsePosterior(LinearPosterior):
         kept = linalg.solve_lower(self.factors.LB, v)
         prior = self.parameters.kernel(X.to(v.dtype))
         return (prior - v.mT @ v + kept.mT @ kept).to(X.dtype)
+
+    def draws(self, X: Tensor, size: int, seed: int) -> Tensor | None:
+        """f(x) + v(x)ᵀ(w_p − L_u⁻¹f(Z)) with draws f of the prior and w_p = w + L_B⁻ᵀz of w's posterior."""
+        Z, (first, second) = inducing(self.parameters), seeds(seed, 2)
+        prior = prior_draws(self.parameters.kernel, X.shape[-1], size, first, Z)
+        if prior is None:
+            return None
+        with torch.no_grad():
+            z = normal(len(Z), size, second, Z)
+            w = self.weights[:, None] + linalg.solve_upper(self.factors.LB, z)
+            change = w - linalg.solve_lower(self.Lu, prior.at(Z))
+            return moved(prior, lambda x: self.whitened(x).mT, change, X.to(Z)).to(X.dtype)
 
     def residual(self) -> Tensor:
         """tr(K − Q) / (nσ²): what the inducing inputs leave unexplained, in units of the noise."""

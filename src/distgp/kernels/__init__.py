@@ -13,6 +13,7 @@ from distgp.kernels.kinds import (
     coordinates,
 )
 from distgp.kernels.names import KERNELS, InputLayout, in_data_units, register, resolved
+from distgp.kernels.prior import PriorDraws, prior_draws, spectrum
 from distgp.kernels.stationary import Stationary
 from distgp.kernels.text import Built, Expression, parse
 
@@ -30,6 +31,7 @@ __all__ = [
     "Matern52",
     "ParameterError",
     "Periodic",
+    "PriorDraws",
     "Product",
     "RationalQuadratic",
     "Scale",
@@ -38,6 +40,8 @@ __all__ = [
     "coordinates",
     "in_data_units",
     "parse",
+    "prior_draws",
     "register",
     "resolved",
+    "spectrum",
 ]

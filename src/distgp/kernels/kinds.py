@@ -229,13 +229,14 @@ class Linear(Kernel):
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Multiply two scaled factors, X1 diag(√v) and X2 diag(√v), so that it stays symmetric."""
-        return self._scaled(X1) @ self._scaled(X2).mT
+        return self.scaled(X1) @ self.scaled(X2).mT
 
     def diag(self, X: Tensor) -> Tensor:
         """Compute Σ_j v_j x_j²."""
-        return self._scaled(X).square().sum(-1)
+        return self.scaled(X).square().sum(-1)
 
-    def _scaled(self, X: Tensor) -> Tensor:
+    def scaled(self, X: Tensor) -> Tensor:
+        """Return the active columns times the roots of their variances, x √v."""
         return select(X, self.active_dims, self.variance) * self.variance[..., None, :].sqrt()
 
 

@@ -179,7 +179,7 @@ def test_unknown_memory_refuses_nothing(monkeypatch):
 @pytest.mark.parametrize("kernel", ["auto", "rbf"])
 def test_the_estimator_passes_the_memory_error_on(kernel, monkeypatch):
     monkeypatch.setattr(cost, "free_bytes", lambda device: 2**20)
-    X, y = inputs(120, 2).numpy(), inputs(120, 1)[:, 0].numpy()
+    X, y = inputs(400, 2).numpy(), inputs(400, 1)[:, 0].numpy()
     gp = DistributedGPRegressor(expert="exact", n_experts=1, kernel=kernel, n_iter=3)
     with pytest.raises(MemoryError, match="an exact expert on"):
         gp.fit(X, y)

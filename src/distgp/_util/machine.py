@@ -11,8 +11,6 @@ import torch
 
 MEMORY = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
-UNLIMITED = 2**60
-"""Bytes from which a limit is none: version 1 of control groups writes a number near 2⁶³ then."""
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -45,7 +43,7 @@ def _of_machine() -> int | None:
 
 
 def _of_group() -> int | None:
-    """What is left of the limit of the control group, of version 2 or 1; None without a limit.
+    """What is left of the limit of the control group, of version 2 or 1; None where it has none.
 
     Files that were read lately count as used, although their memory is given back when it is needed.
     """
@@ -60,7 +58,7 @@ def _of_group() -> int | None:
         ),
     ):
         most, taken = _number(limit), _number(used)
-        if most is not None and taken is not None and most < UNLIMITED:
+        if most is not None and taken is not None:
             return most - taken + _named(stat).get(idle, 0)
     return None
 

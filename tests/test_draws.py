@@ -12,6 +12,7 @@ from helpers import close, concrete, example, inputs, make_data, shard
 from distgp import RBF, DistributedGPRegressor, Kernel, Linear, Matern12, Matern32, Matern52, model
 from distgp.aggregation import AGGREGATORS, RBCM, Ensemble, GPoE, Nearest, PoE, Pooled
 from distgp.data import Shard, split
+from distgp.aggregation.base import with_diagonal
 from distgp.experts import ExactExpert, NearestExpert, Parameters, SparseExpert, joint
 from distgp.kernels import Constant, Stationary, Sum, prior, prior_draws
 
@@ -186,15 +187,15 @@ def test_draws_of_nearest_rows_are_the_exact_gps_where_nothing_is_left_out(m):
 
 @pytest.mark.parametrize("m", [0, 10])
 def test_draws_of_nearest_rows_follow_their_chain(m, monkeypatch):
-    """With few neighbours, against the covariance of the same chain."""
+    """With few neighbours: the correlations of the same chain, and the variances that are predicted."""
     rows, X = shard(30, 2), inputs(12, 2, seed=5)
     theta = Parameters.of(1.3 * Matern52([0.5, 0.8]), 0.05, inputs(m, 2, seed=9) if m else None)
     posterior = NearestExpert(4, 4).condition(theta, rows)
     monkeypatch.setattr(joint, "LEVELLED_AT_ONCE", 5)
     order = joint.order_of_points(12, 3)
     covariance = posterior.covariance(X[order])[order.argsort()][:, order.argsort()]
-    found = posterior.draws(X, SIZE, 3)
-    expected(found, posterior.predict(X).mean, covariance)
+    found, wanted = posterior.draws(X, SIZE, 3), posterior.predict(X)
+    expected(found, wanted.mean, with_diagonal(covariance, wanted.variance))
 
 
 def test_points_of_a_level_depend_on_earlier_levels_alone():

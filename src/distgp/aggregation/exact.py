@@ -29,8 +29,9 @@ from distgp.engines import travels
 from distgp.experts import ExactExpert, Parameters, Posterior, Prediction, inducing
 from distgp.experts.base import fields_alone
 from distgp.experts.cost import Cost, seconds_for_cholesky, seconds_for_kernel
+from distgp.experts.joint import joint_covariance, joint_draws
 from distgp.experts.linear import Means
-from distgp.experts.neighborhoods import GlobalPart, OrderedRows, in_order, joint_covariance
+from distgp.experts.neighborhoods import GlobalPart, OrderedRows, in_order
 from distgp.experts.preconditioner import Preconditioner
 
 FACTOR_ROWS = {"cpu": 10_000, "cuda": 50_000}
@@ -225,6 +226,12 @@ class ExactCombined(Combined):
         """Vecchia's approximation over the points, given the data."""
         del ensemble
         return joint_covariance(self.ordered, X, self.n_neighbors, self.part)
+
+    def draws(self, ensemble: Ensemble, X: Tensor, size: int, seed: int) -> Tensor:
+        """Draws of what the nearest rows leave open, around the exact mean."""
+        del ensemble
+        found = joint_draws(self.ordered, X, self.n_neighbors, self.part, size, seed)
+        return found + self._mean(X)[:, None]
 
     def _mean(self, X: Tensor) -> Tensor:
         means = Means(self.parameters, self.alpha, self.rows.X)

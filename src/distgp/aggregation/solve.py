@@ -218,23 +218,5 @@ def conjugate_gradients(
     return Solved(alpha, r, change, used, time.perf_counter() - begin)
 
 
-def solved_columns(
-    matrix: KernelMatrix, preconditioner: Preconditioner, Y: Tensor, tolerance: float, n_iter: int
-) -> Tensor:
-    """K̃⁻¹Y for many columns at once, each until its residual is below a share of the column's norm."""
-    A, R, scale = torch.zeros_like(Y), Y, Y.norm(dim=0)
-    P, rho = torch.zeros_like(Y), torch.ones_like(scale)
-    for _ in range(n_iter):
-        Z = preconditioner.solve(R)
-        new = (R * Z).sum(0)
-        P = Z + (new / rho) * P
-        Q, rho = matrix.times(P), new
-        step = torch.nan_to_num(rho / (P * Q).sum(0))
-        A, R = A + step * P, R - step * Q
-        if bool((R.norm(dim=0) <= tolerance * scale).all()):
-            break
-    return A
-
-
 def _distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).square().mean().sqrt())

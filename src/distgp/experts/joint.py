@@ -31,6 +31,8 @@ from distgp.experts.neighborhoods import (
 NUGGET = 1e-8
 """The noise of a point that is a neighbour, in units of σ²: it is a value of f, up to rounding."""
 
+LEAST_DRAWS = 256
+"""Draws from which the variance that the chain gives a point is estimated, at least."""
 LEVELLED_AT_ONCE = 1024
 """Points whose levels are found together; few of them depend on each other."""
 
@@ -90,18 +92,22 @@ def joint_draws(
     """Draw f at all rows of X (N, d), given the data, (N, size): any kernel, and no matrix of N × N.
 
     The points are put in a random order, so that long chains of points that depend on each other are
-    rare. Each has the mean that is predicted for it alone, and the variance that the chain gives it, which
-    is far from the predicted one only where k is too small for a smooth kernel without a global part.
+    rare. Each has the mean and the variance that are predicted for it alone: the chain's own variance, which
+    differs where k is small, is estimated from as many draws as there are, at least `LEAST_DRAWS`.
     """
     order, (for_e, for_w) = order_of_points(len(X), seed).to(X.device), seeds(seed, 2)
+    count = max(size, LEAST_DRAWS)
     with torch.no_grad():
         given = chain(rows, X.double()[order], k)
-        out = normal(len(X), size, for_e, given.d).mul_(_put_back(given.d.sqrt(), order)[:, None])
+        out = normal(len(X), count, for_e, given.d).mul_(_put_back(given.d.sqrt(), order)[:, None])
         if given.h is not None and part is not None:
-            w = linalg.solve_upper(part.L, normal(len(part.L), size, for_w, given.d))
+            w = linalg.solve_upper(part.L, normal(len(part.L), count, for_w, given.d))
             out.addmm_(_put_back(given.h, order), w)
         _solve_chain(given, order, out)
-        return out.add_(rows.mean(X, k, part).double()[:, None]).to(X.dtype)
+        wanted = rows.predict(X, k, part)
+        spread = out.square().mean(-1)
+        out = out[:, :size].mul_((wanted.variance.double() / spread).sqrt()[:, None])
+        return out.add_(wanted.mean.double()[:, None]).to(X.dtype)
 
 
 def order_of_points(N: int, seed: int) -> Tensor:

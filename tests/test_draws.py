@@ -11,8 +11,8 @@ from helpers import close, concrete, example, inputs, make_data, shard
 
 from distgp import RBF, DistributedGPRegressor, Kernel, Linear, Matern12, Matern32, Matern52, model
 from distgp.aggregation import AGGREGATORS, RBCM, Ensemble, GPoE, Nearest, PoE, Pooled
-from distgp.data import Shard, split
 from distgp.aggregation.base import with_diagonal
+from distgp.data import Shard, split
 from distgp.experts import ExactExpert, NearestExpert, Parameters, SparseExpert, joint
 from distgp.kernels import Constant, Stationary, Sum, prior, prior_draws
 

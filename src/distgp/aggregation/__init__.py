@@ -34,7 +34,7 @@ for kind in (
 
 __all__ = [
     "AGGREGATORS", "BCM", "GRBCM", "NPAE", "RBCM", "AggregationError", "Aggregator", "Barycentre",
-    "CentralWarning", "Combined", "Ensemble", "Exact", "GPoE", "MarginalAggregator", "MinVariance", "Nearest", "Opt",
-    "OptLocal", "OptPrinted", "PoE", "Pooled", "SoftmaxPoE", "SolveWarning", "TwoLevel", "WeightsWarning",
-    "default_aggregator", "register",
+    "CentralWarning", "Combined", "Ensemble", "Exact", "GPoE", "MarginalAggregator", "MinVariance",
+    "Nearest", "Opt", "OptLocal", "OptPrinted", "PoE", "Pooled", "SoftmaxPoE", "SolveWarning", "TwoLevel",
+    "WeightsWarning", "default_aggregator", "register",
 ]  # fmt: skip

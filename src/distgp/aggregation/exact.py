@@ -1,4 +1,4 @@
-"""Exact: the GP of all rows, solved by conjugate gradients with the nearest rows' model as preconditioner."""
+"""Exact: the GP of all rows, by conjugate gradients preconditioned by the nearest rows' model."""
 
 from __future__ import annotations
 

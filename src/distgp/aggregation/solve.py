@@ -1,8 +1,8 @@
 """Solve (K + σ²I)α = y for all rows by conjugate gradients, preconditioned by the nearest rows' model.
 
-Workers own rows of K in blocks and multiply them by the vectors of the solve; everything else is done at the
-centre. The blocks are fixed by the number of rows, and each is multiplied by one thread, so that any number
-of workers gives the same bits.
+Workers own rows of K in blocks and multiply them by the vectors of the solve; everything else is done at
+the centre. The blocks are fixed by the number of rows, and each is multiplied by one thread, so that any
+number of workers gives the same bits.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class KernelMatrix:
 
 
 class Watched(NamedTuple):
-    """Points whose predicted means are watched: k(x) (s, n), and their nearest rows' part of a prediction."""
+    """Points whose means are watched: k(x) (s, n), and their nearest rows' part of a prediction."""
 
     cross: Tensor
     index: Tensor
@@ -186,7 +186,7 @@ def conjugate_gradients(
     """Solve K̃α = y until the means of watched points rest.
 
     It ends when these have changed by less than the tolerance, in the root mean square, in two iterations
-    in a row, and the residual, computed anew in float64, confirms it; if it does not, it goes on from there.
+    in a row, and the residual, computed anew in float64, confirms it; else it goes on from there.
     """
     begin, alpha, r = time.perf_counter(), torch.zeros_like(y), y
     last, before, change, used = means(alpha, r), math.inf, math.inf, 0

@@ -92,8 +92,8 @@ def joint_draws(
     """Draw f at all rows of X (N, d), given the data, (N, size): any kernel, and no matrix of N × N.
 
     The points are put in a random order, so that long chains of points that depend on each other are
-    rare. Each has the mean and the variance that are predicted for it alone: the chain's own variance, which
-    differs where k is small, is estimated from as many draws as there are, at least `LEAST_DRAWS`.
+    rare. Each has the mean and the variance that are predicted for it alone: the chain's own variance,
+    which differs where k is small, is estimated from the draws themselves, at least `LEAST_DRAWS`.
     """
     order, (for_e, for_w) = order_of_points(len(X), seed).to(X.device), seeds(seed, 2)
     count = max(size, LEAST_DRAWS)

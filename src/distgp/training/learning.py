@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,16 +22,15 @@ from distgp.training.fact import Fact
 from distgp.training.objective import Layout, Objective, Prior, by_path, objective_value
 from distgp.training.refinement import (
     ERRORS,
+    Bounds,
+    Limits,
     Score,
-    at_bound,
     back_at_start,
     left_out,
     score,
 )
 from distgp.training.rounds import Algorithm, Rounds, Stop, TrainingResult
 
-Bounds: TypeAlias = dict[str, tuple[float, float]]
-"""Lowest and highest values of parameters, by name or full path."""
 REACH = 1e3
 """How far training may take the parameters of a named kernel from where they start."""
 LARGEST_SIGNAL = 1.0
@@ -143,13 +142,13 @@ class Learning:
 
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
-        bounds, alone = self._bounds(shards), sum(sample.counts(shards)) == 1
+        limits, alone = self._limits(shards), sum(sample.counts(shards)) == 1
         if self.algorithm.draws_rows:
-            results, bounds = self._by_drawn_rows(expert, shards, bounds)
+            results, limits = self._by_drawn_rows(expert, shards, limits)
         else:
-            results = self._by_stages(expert, self._sampled(shards), bounds)
+            results = self._by_stages(expert, self._sampled(shards), limits.now)
         if self.refine and alone and self.rows is None:
-            results += self._without_bounds(expert, shards, results[-1].parameters, bounds)
+            results += self._without_bounds(expert, shards, results[-1].parameters, limits)
         return _joined(results)
 
     def _by_stages(
@@ -170,76 +169,61 @@ class Learning:
         return results
 
     def _by_drawn_rows(
-        self, expert: Expert, shards: Placement[Shard], bounds: Bounds
-    ) -> tuple[list[TrainingResult], Bounds]:
+        self, expert: Expert, shards: Placement[Shard], limits: Limits
+    ) -> tuple[list[TrainingResult], Limits]:
         """Train by an algorithm that draws its rows; refine and polish what it found."""
-        algorithm = self.algorithm.with_search(self.search)
-        results = [self._train(algorithm, expert, self.start, shards, bounds)]
+        algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
+        results = [self._train(algorithm, expert, self.start, shards, limits.now)]
         if self.refine:
-            found, bounds = self._refined(expert, shards, results[0].parameters, bounds)
+            found, limits = self._refined(expert, shards, results[0].parameters, limits)
             results += found
         if algorithm.polish:
-            theta = self._above_floor(results[-1].parameters, shards)
+            theta, held = results[-1].parameters, "noise" in self.fixed
+            if (
+                not held
+            ):  # below the floor the objective hardly depends on it, and would not lead back
+                theta = replace(theta, noise=theta.noise.clamp_min(floor))
             polish = Fact(n_iter=min(algorithm.polish, algorithm.n_iter))
-            results.append(self._train(polish, expert, theta, shards, bounds))
-        return results, bounds
+            results.append(self._train(polish, expert, theta, shards, limits.now))
+        return results, limits
 
     def _refined(
-        self, expert: Expert, shards: Placement[Shard], theta: Parameters, bounds: Bounds
-    ) -> tuple[list[TrainingResult], Bounds]:
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
+    ) -> tuple[list[TrainingResult], Limits]:
         """Take those steps of further training by which rows held out are predicted better."""
         results, last = [], self.algorithm
         best = score(theta, shards, self.seed)
         for change in self.algorithm.refinements():
-            lifted, start = bounds | self._lifted(change.lifts, theta, bounds), theta
-            if change.lifts and lifted == bounds:
+            wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
+            if change.lifts and wider == limits:
                 continue
-            again = change.algorithm or last
-            if not change.lifts:
-                start = back_at_start(theta, self.start)
-            found = self._train(again, expert, start, shards, lifted)
+            start = theta if change.lifts else back_at_start(theta, self.start)
+            found = self._train(again, expert, start, shards, wider.now)
             new = score(found.parameters, shards, self.seed)
             if new.beats(best, ERRORS if change.lifts else 0.0):
-                results, best, bounds, last = [*results, found], new, lifted, again
+                results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
-        return results, bounds
+        return results, limits
 
     def _without_bounds(
-        self, expert: Expert, shards: Placement[Shard], theta: Parameters, bounds: Bounds
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
     ) -> list[TrainingResult]:
         """Lift bounds of ours that stop training, where leaving one row out says that it pays."""
-        lifted = bounds | self._lifted("floor", theta, bounds) | self._lifted("cap", theta, bounds)
-        before = None if lifted == bounds else shards.on_first(left_out, expert, theta)
+        wider = limits.lifted("floor", theta).lifted("cap", theta)
+        before = None if wider == limits else shards.on_first(left_out, expert, theta)
         if before is None:
             return []
         most = min(self.algorithm.polish or self.algorithm.n_iter, self.algorithm.n_iter)
-        algorithm = Fact(n_iter=max(1, most // 2))
-        found = self._train(algorithm, expert, theta, shards, lifted)
+        found = self._train(Fact(n_iter=max(1, most // 2)), expert, theta, shards, wider.now)
         after = Score(shards.on_first(left_out, expert, found.parameters))
         return [found] if after.beats(Score(before), ERRORS) else []
 
-    def _above_floor(self, theta: Parameters, shards: Placement[Shard]) -> Parameters:
-        """The same θ with a noise of which the objective still depends on."""
-        least = self.algorithm.least_noise * _target_variance(shards)
-        held = any(name in ("noise",) for name in self.fixed)
-        return theta if held else replace(theta, noise=theta.noise.clamp_min(least))
-
-    def _bounds(self, rows: Placement[Shard]) -> Bounds:
-        """The bounds given, and a floor of the noise."""
-        least = self.algorithm.least_noise * _target_variance(rows)
-        return {"noise": (least, math.inf)} | dict(self.bounds)
-
-    def _lifted(self, lifts: str, theta: Parameters, bounds: Bounds) -> Bounds:
-        """Lift those bounds of ours, "floor" of the noise or "cap" of the signals, that stop training."""
-        if not lifts:
-            return {}
-        if lifts == "floor":
-            ours = {"noise": bounds["noise"]} if "noise" not in self.bounds else {}
-            free = {"noise": (LEAST_NOISE / self.algorithm.least_noise * bounds["noise"][0], math.inf)}
-        else:
-            free, ours = self.uncapped, {path: bounds[path] for path in self.uncapped}
-        stopped = at_bound(theta, ours, 0 if lifts == "floor" else 1)
-        return {path: free[path] for path in stopped}
+    def _limits(self, rows: Placement[Shard]) -> Limits:
+        """The bounds given and a floor of the noise, and those of them that may be lifted."""
+        variance = _target_variance(rows)
+        floor = {"noise": (self.algorithm.least_noise * variance, math.inf)}
+        free = {"noise": (LEAST_NOISE * variance, math.inf)} if "noise" not in self.bounds else {}
+        return Limits(floor | dict(self.bounds), free | dict(self.uncapped))
 
     def _train(
         self,

@@ -116,7 +116,7 @@ class NearestRows(Algorithm):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def refinements(self) -> list[Refinement]:
-        """Without a floor of the noise; with more neighbours, of fewer targets; without a cap of signals."""
+        """Lift the noise's floor; look at more neighbours, of fewer targets; lift the signals' cap."""
         few = min(REFINED_ITER, self.n_iter)
         again = replace(self, stages=1, search=False, n_iter=few, polish=0)
         more = [

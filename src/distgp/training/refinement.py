@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from distgp.experts.sums import widened
 from distgp.likelihoods import noise_of_rows
 from distgp.training.rounds import Tensors
 
+Bounds: TypeAlias = dict[str, tuple[float, float]]
+"""Lowest and highest values of parameters, by name or full path."""
 HELD_OUT = 2048
 """Rows that are predicted from their nearest others, to tell which of two θ is better."""
 GIVEN = 128
@@ -37,6 +39,28 @@ LOST = 10.0
 """A lengthscale that is so many times longer than it started has left the kernel."""
 ACTIVE = 0.01
 """The relative distance within which a parameter is at its bound."""
+
+
+class Limits(NamedTuple):
+    """The bounds of training, and those of ours as they may be lifted: of the noise, and of signals."""
+
+    now: Bounds
+    free: Bounds
+
+    def lifted(self, lifts: str, theta: Parameters) -> Limits:
+        """Lift the "floor" of the noise, or the "cap" of signals, where it stops training."""
+        names = {"floor": ["noise"], "cap": [path for path in self.free if path != "noise"]}
+        ours = [path for path in names.get(lifts, ()) if path in self.free]
+        stopped = [path for path in ours if _at_bound(theta, path, self.now[path], lifts)]
+        return Limits(self.now | {path: self.free[path] for path in stopped}, self.free)
+
+
+def _at_bound(theta: Parameters, path: str, bounds: tuple[float, float], lifts: str) -> bool:
+    """Whether a parameter is at the lower of its bounds, its floor, or at the upper, its cap."""
+    values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
+    value, (low, high) = (values | {"noise": theta.noise})[path], bounds
+    near = value <= (1 + ACTIVE) * low if lifts == "floor" else value >= (1 - ACTIVE) * high
+    return bool(near.any())
 
 
 class Score(NamedTuple):
@@ -58,7 +82,7 @@ def score(theta: Parameters, shards: Placement[Shard], seed: int) -> Score:
     targets = sample.drawn(shards, HELD_OUT, seed + 2).to(dtype=torch.float64)
     found = shards.map(_nearest_others, theta, targets.X)
     sets = _nearest_of_all(found)
-    same = (sets.X == targets.X[:, None, :]).all(-1)
+    same = (targets.X[:, None, :] == sets.X).all(-1)
     sets = sets._replace(real=sets.real & ~same)
     size = chunk_rows(4 * sets.X.shape[1] ** 2, sets.X.device)
 
@@ -109,16 +133,3 @@ def left_out(batch: Shard, expert: Expert, theta: Parameters) -> Tensor | None:
     """The log density of each row of the only shard, given all others; None where that costs too much."""
     with torch.no_grad():
         return expert.leave_one_out(theta, batch[0].without_padding())
-
-
-def at_bound(theta: Parameters, bounds: Mapping[str, tuple[float, float]], end: int) -> list[str]:
-    """Parameters, by full path, that are at the lower (0) or upper (1) of their bounds."""
-    values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
-    values["noise"] = theta.noise
-    stopped = []
-    for path, pair in bounds.items():
-        value = values[path].detach()
-        near = value <= (1 + ACTIVE) * pair[0] if end == 0 else value >= (1 - ACTIVE) * pair[1]
-        if bool(near.any()):
-            stopped.append(path)
-    return stopped

@@ -114,7 +114,7 @@ class Stop(Exception):
 
 
 class Refinement(NamedTuple):
-    """Further training, perhaps with a bound of ours lifted: the "floor" of the noise, the "cap" of signals.
+    """Further training, perhaps with a bound of ours lifted: "floor" of the noise, or "cap" of signals.
 
     Without an algorithm it is that of the last refinement that was kept.
     """

@@ -147,8 +147,8 @@ def run_tables(results: Results, given: argparse.Namespace) -> None:
     """The default and the reference on every table and split asked for."""
     for table in given.tables:
         for split in given.splits:
-            data, key = split_of(given.data, table, split), {"table": table, "split": split}
-            key |= {"n": len(data[1]), "d": data[0].shape[1]}
+            data = split_of(given.data, table, split)
+            key: Row = {"table": table, "split": split, "n": len(data[1]), "d": data[0].shape[1]}
             fitted: list[distgp.DistributedGPRegressor] = []
 
             def fit(

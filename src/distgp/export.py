@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -113,7 +114,8 @@ class PooledTarget(nn.Module):
 def _pooled(model: TargetModel) -> tuple[SparsePosterior, Tensor]:
     """The posterior given all rows and the noise variance of a pooled model; others are refused."""
     combined = model.combined
-    if not isinstance(combined, PooledCombined):
+    posterior = combined.posterior if isinstance(combined, PooledCombined) else None
+    if posterior is None or posterior.sums is None:
         raise ValueError(
             'to_torch expects aggregation="pooled" with sparse experts that share their inducing '
             f"inputs, got aggregation={model.aggregation.name!r} with {model.ensemble.expert.name} "
@@ -124,7 +126,9 @@ def _pooled(model: TargetModel) -> tuple[SparsePosterior, Tensor]:
             f"expected a model of the target itself, got target_transform={model.transform.name!r}: fit "
             "without it, and transform the targets and the module's output yourself"
         )
-    return combined.posterior, model.likelihood.noise * (model.likelihood.row_noise or 1.0)
+    return cast(SparsePosterior, posterior), model.likelihood.noise * (
+        model.likelihood.row_noise or 1.0
+    )
 
 
 def _copied(value: Tensor | np.ndarray | float, like: Tensor) -> Tensor:

@@ -67,6 +67,13 @@ class Placed:
     one_target: bool = True
     row_noise: float | None = None
 
+    def of_target(self, column: int) -> Placement[Shard]:
+        """The shards with one of the targets, and with noise in its units."""
+        shards = self.shards.derive(Shard.target, column)
+        if self.row_noise is None:
+            return shards
+        return shards.derive(standardised_noise, self.scalings[column].y_scale ** 2)
+
     def with_inputs(self, model: Model[TargetModel], plan: Plan) -> Model[TargetModel]:
         """The model with what the training inputs look like, for warnings of novelty.
 
@@ -190,10 +197,9 @@ def fit(plan: Plan, placed: Placed) -> Model[TargetModel]:
 def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
     """Fit one target: train θ, condition one expert per shard on all its rows, combine them."""
     scaling, row_noise = placed.scalings[column], placed.row_noise
-    shards = placed.shards.derive(Shard.target, column)
+    shards = placed.of_target(column)
     if row_noise is not None:
         row_noise = row_noise / scaling.y_scale**2
-        shards = shards.derive(standardised_noise, scaling.y_scale**2)
     theta, learning = starting_point(plan, scaling, column, row_noise is not None)
     result = None if learning is None else learning.on(plan.kind, shards)
     ensemble = condition(plan, shards, scaling, theta if result is None else result.parameters)

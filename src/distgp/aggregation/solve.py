@@ -22,7 +22,7 @@ from distgp._util.progress import Progress
 from distgp._util.threads import on_threads
 from distgp.data.shard import even_parts
 from distgp.engines import Kinds, Placement, travels
-from distgp.experts import Parameters
+from distgp.experts import Parameters, Posterior
 from distgp.experts.base import fields_alone
 from distgp.experts.neighborhoods import OrderedRows, conditional
 from distgp.experts.preconditioner import Preconditioner
@@ -113,7 +113,7 @@ def _free(item: object, device: str) -> float:
 class KernelMatrix:
     """K̃ = K + noise of all rows, spread over the workers of a placement."""
 
-    def __init__(self, workers: Placement[object], rows: OrderedRows) -> None:
+    def __init__(self, workers: Placement[Posterior], rows: OrderedRows) -> None:
         n, device = len(rows.X), rows.X.device
         self.noise = rows.noise().expand(n)
         size = max(1, BLOCK.get(device.type, BLOCK["cpu"]) // n)
@@ -136,7 +136,7 @@ class Watched(NamedTuple):
     """Points whose means are watched: k(x) (s, n), and their nearest rows' part of a prediction."""
 
     cross: Tensor
-    index: Tensor
+    near: Tensor
     a: Tensor
     h: Tensor | None
     sd: Tensor
@@ -157,7 +157,7 @@ class Watched(NamedTuple):
 
     def means(self, alpha: Tensor, r: Tensor, preconditioner: Preconditioner) -> Tensor:
         """k(x)ᵀα and the nearest rows' prediction of the residual, in posterior standard deviations."""
-        found = self.cross @ alpha + (self.a * r[self.index]).sum(-1)
+        found = self.cross @ alpha + (self.a * r[self.near]).sum(-1)
         part = preconditioner.global_part(r)
         if part is not None and self.h is not None:
             found = found + self.h @ part.weights

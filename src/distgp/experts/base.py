@@ -164,6 +164,11 @@ class Prediction:
         """The standard deviation."""
         return self.variance.sqrt()
 
+    def log_density(self, y: Tensor) -> Tensor:
+        """The log density of values at the points."""
+        normaliser = (2.0 * math.pi * self.variance).log()
+        return -0.5 * ((y - self.mean).square() / self.variance + normaliser)
+
     def observed(self, noise: Tensor | float) -> Prediction:
         """Predict y = f + noise instead of f."""
         noise = torch.as_tensor(noise, dtype=self.mean.dtype, device=self.mean.device)
@@ -337,8 +342,8 @@ class Expert(ABC):
     def condition(self, parameters: Parameters, shard: Shard) -> Posterior:
         """The posterior given the shard."""
 
-    def leave_one_out(self, parameters: Parameters, shard: Shard) -> Tensor | None:
-        """The log density of each row's target given all other rows of the shard, (n,).
+    def leave_one_out(self, parameters: Parameters, shard: Shard) -> Prediction | None:
+        """Predict each row's observation given all other rows of the shard, (n,).
 
         None where it costs more than the objective.
         """

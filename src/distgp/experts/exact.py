@@ -137,7 +137,7 @@ class ExactExpert(Expert):
         normaliser = 0.5 * math.log(2.0 * math.pi) * shard.sizes
         return nll + normaliser + copies_term(shard, parameters.noise)
 
-    def leave_one_out(self, parameters: Parameters, shard: Shard) -> Tensor:
+    def leave_one_out(self, parameters: Parameters, shard: Shard) -> Prediction:
         """Without row i, y_i has the mean y_i − α_i/q_i and the variance 1/q_i, with q = diag K̃⁻¹."""
         one = whole.alone(parameters, shard)
         if one is None:
@@ -147,7 +147,7 @@ class ExactExpert(Expert):
             L, alpha = whole.factor_and_weights(*one)
             linalg.invert_(L)
             q = L.diagonal()
-        return 0.5 * (q / (2.0 * math.pi)).log() - 0.5 * alpha.square() / q
+        return Prediction(shard.y - alpha / q, 1.0 / q)
 
     def condition(self, parameters: Parameters, shard: Shard) -> ExactPosterior:
         """Equation (1) of the paper: L Lᵀ = K̃, α = K̃⁻¹ y."""
@@ -244,7 +244,7 @@ class ExactPosterior(LinearPosterior):
         """Matheron's rule with the factor L."""
 
         def solve(columns: Tensor) -> Tensor:
-            return linalg.cholesky_solve(self.factor, columns.to(self.L.dtype)).to(columns.dtype)
+            return linalg.cholesky_solve(self.factor, columns.to(self.alpha)).to(columns.dtype)
 
         return matheron(self.parameters, self.shard, solve, X, size, seed)
 

@@ -7,6 +7,7 @@ the candidate with the lowest NLPD is taken. Nothing here knows an estimator.
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +33,9 @@ from distgp.pipeline import (
     transformed,
 )
 from distgp.plan import Plan
+from distgp.selection.alone import measured_one_by_one
 from distgp.selection.candidates import (
+    EXACT,
     EXACT_ALONE,
     Candidate,
     affordable,
@@ -94,8 +97,10 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     rows, transforms = transformed(plan, rows)
     chosen, choice, settled = select(plan, rows)
     chosen, results = _cross_validated(chosen, rows)
-    placed = place(chosen, rows, transforms)
+    placed, begin = place(chosen, rows, transforms), time.perf_counter()
     model = _finished(chosen, placed)
+    if choice is None and settled:  # taken at once: its figures come with the fit
+        choice = measured_one_by_one(chosen, rows, placed, model, time.perf_counter() - begin)
     if held is not None:
         model = calibrated(plan, model, held)
     return Fitted(model, placed.engine, choice, settled, results)
@@ -176,8 +181,7 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
                 progress.advance(text=candidate.name)
             return found
 
-        ways = ways_to_fit(plan, len(rows), rows.X.shape[1]) if plan.measures_ways else []
-        found = tried(ways)
+        found = tried(_ways(plan, rows)) if plan.measures_ways else []
         if plan.kernel is None:
             # The best way to fit has been measured with the first of the kernels.
             first = _best(found).candidate.with_kernels()[1:] if found else None
@@ -187,6 +191,13 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
     trials = [one.trial for one in found]
     choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out)
     return _best(found), choice
+
+
+def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
+    """The ways to fit that are worth measuring, one exact GP among them where time and memory suffice."""
+    many = plan.n == len(rows) > EXACT_ALONE
+    way = affordable(plan, rows.X.shape[1])[0] if many else None
+    return ways_to_fit(len(rows), exact_fits=way is not None and way.settings is EXACT)
 
 
 def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:

@@ -83,7 +83,7 @@ def affordable(plan: Plan, d: int) -> tuple[Candidate | None, list[str]]:
     return None, said
 
 
-def ways_to_fit(plan: Plan, n: int, d: int) -> list[Candidate]:
+def ways_to_fit(n: int, exact_fits: bool = False) -> list[Candidate]:
     """The ways to fit n rows that are worth measuring.
 
     One exact GP while it is affordable, and beyond it its two approximations, by inducing inputs and
@@ -101,9 +101,8 @@ def ways_to_fit(plan: Plan, n: int, d: int) -> list[Candidate]:
     if n <= EXACT_ALONE:
         return [exact, independent]
     sparse = {"n_inducing": 256, "n_iter": 30}
-    way, _ = affordable(plan, d)
     return [
-        *([exact._replace(rows=EXACT_TRIAL)] if way is not None and way.settings is EXACT else []),
+        *([exact._replace(rows=EXACT_TRIAL)] if exact_fits else []),
         Candidate("nearest rows", {"expert": "nearest"}, {"training": QUICK, "n_inducing": 0}),
         Candidate("sparse, pooled", {"expert": "sparse"}, sparse, TRIAL_ROWS),
         independent,

@@ -159,8 +159,9 @@ class Choice:
 
     Parameters
     ----------
-    validation : {"random", "last", "groups"}
-        How the rows were held out.
+    validation : {"random", "last", "groups", "one by one"}
+        How the rows were held out: "one by one" where a way to fit was taken without trials, and each row
+        is predicted from the others by the fitted model.
     rows, held_out : int
         The number of rows that candidates could learn from, and of those that they were measured on, at
         most 2,000 of all that were held out.
@@ -195,7 +196,12 @@ class Choice:
 
     def __str__(self) -> str:
         width = max(len(trial.name) for trial in self.trials) + 2
-        held = {"random": "at random", "last": "from the end", "groups": "in whole groups"}
+        held = {
+            "random": "at random",
+            "last": "from the end",
+            "groups": "in whole groups",
+            "one by one": "one by one",
+        }
         lines = [
             f"learnt from {self.rows:,} rows, measured on {self.held_out:,} held out "
             f"{held[self.validation]}",
@@ -225,13 +231,26 @@ def measure(
     begin = time.perf_counter()
     try:
         mean, std = fit_and_predict()
-        rmse, nlpd = metrics.rmse(y, mean), metrics.nlpd(y, mean, np.square(std))
-        cover, reason = metrics.coverage(y, mean, np.square(std)), ""
+        return scored(name, y, mean, std, time.perf_counter() - begin, baseline)
     except (ValueError, ArithmeticError, MemoryError, torch.OutOfMemoryError) as error:
-        rmse = nlpd = cover = float("nan")
-        reason = " ".join(str(error).split()) or type(error).__name__
+        none, reason = float("nan"), " ".join(str(error).split()) or type(error).__name__
     seconds = time.perf_counter() - begin
-    return Trial(name, rmse, nlpd, cover, seconds, baseline=baseline, error=reason)
+    return Trial(name, none, none, none, seconds, baseline=baseline, error=reason)
+
+
+def scored(
+    name: str,
+    y: np.ndarray,
+    mean: np.ndarray,
+    std: np.ndarray,
+    seconds: float,
+    baseline: bool = False,
+) -> Trial:
+    """Score predictions against their targets."""
+    rmse, nlpd = metrics.rmse(y, mean), metrics.nlpd(y, mean, np.square(std))
+    return Trial(
+        name, rmse, nlpd, metrics.coverage(y, mean, np.square(std)), seconds, baseline=baseline
+    )
 
 
 def baselines(rows: Rows, divisions: Divisions, seed: int = 0) -> list[Trial]:

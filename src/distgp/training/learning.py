@@ -26,7 +26,7 @@ from distgp.training.refinement import (
     Limits,
     Score,
     back_at_start,
-    left_out,
+    left_out_densities,
     score,
 )
 from distgp.training.rounds import Algorithm, Rounds, Stop, TrainingResult
@@ -210,13 +210,14 @@ class Learning:
     ) -> list[TrainingResult]:
         """Lift bounds of ours that stop training, where leaving one row out says that it pays."""
         wider = limits.lifted("floor", theta).lifted("cap", theta)
-        before = None if wider == limits else shards.on_first(left_out, expert, theta)
+        before = None if wider == limits else shards.on_first(left_out_densities, expert, theta)
         if before is None:
             return []
         most = min(self.algorithm.polish or self.algorithm.n_iter, self.algorithm.n_iter)
         found = self._train(Fact(n_iter=max(1, most // 2)), expert, theta, shards, wider.now)
-        after = Score(shards.on_first(left_out, expert, found.parameters))
-        return [found] if after.beats(Score(before), ERRORS) else []
+        after = shards.on_first(left_out_densities, expert, found.parameters)
+        better = after is not None and Score(after).beats(Score(before), ERRORS)
+        return [found] if better else []
 
     def _limits(self, rows: Placement[Shard]) -> Limits:
         """The bounds given and a floor of the noise, and those of them that may be lifted."""

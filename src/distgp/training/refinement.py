@@ -20,8 +20,8 @@ from distgp._util.threads import on_threads
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
-from distgp.experts import Expert, Parameters
-from distgp.experts.base import chunk_rows
+from distgp.experts import Expert, Parameters, Prediction
+from distgp.experts.base import chunk_rows, concatenated
 from distgp.experts.neighborhoods import Neighbours, OrderedRows, conditional
 from distgp.experts.sums import widened
 from distgp.likelihoods import noise_of_rows
@@ -77,26 +77,33 @@ class Score(NamedTuple):
 
 
 def score(theta: Parameters, shards: Placement[Shard], seed: int) -> Score:
-    """Predict rows from their nearest others, those with the same inputs left out."""
+    """Score θ by rows that are predicted from their nearest others."""
+    rows, found = from_nearest_others(theta, shards, seed)
+    return Score(found.log_density(rows.y))
+
+
+def from_nearest_others(
+    theta: Parameters, shards: Placement[Shard], seed: int
+) -> tuple[Shard, Prediction]:
+    """Draw rows, and predict them from their nearest others, those with the same inputs left out."""
     theta = widened(replace(theta, inducing=None))
     targets = sample.drawn(shards, HELD_OUT, seed + 2).to(dtype=torch.float64)
-    found = shards.map(_nearest_others, theta, targets.X)
-    sets = _nearest_of_all(found)
+    sets = _nearest_of_all(shards.map(_nearest_others, theta, targets.X))
     same = (targets.X[:, None, :] == sets.X).all(-1)
     sets = sets._replace(real=sets.real & ~same)
     size = chunk_rows(4 * sets.X.shape[1] ** 2, sets.X.device)
 
-    def part(start: int) -> Tensor:
+    def part(start: int) -> Prediction:
         some = slice(start, start + size)
-        given = Neighbours(*(None if value is None else value[some] for value in sets))
+        factor = None if sets.factor is None else sets.factor[some]
+        given = Neighbours(sets.X[some], sets.y[some], sets.real[some], None, factor)
         rows = targets.take(some)
         out = conditional(theta, rows.X, None, given)
         assert out.variance is not None
-        variance = out.variance + noise_of_rows(rows, theta.noise)
-        return -0.5 * ((rows.y - out.mean).square() / variance + (2 * math.pi * variance).log())
+        return Prediction(out.mean, out.variance + noise_of_rows(rows, theta.noise))
 
     with torch.no_grad():
-        return Score(torch.cat(on_threads(part, range(0, len(sets.X), size))))
+        return targets, concatenated(on_threads(part, range(0, len(sets.X), size)))
 
 
 @travels("rows", theta="parameters", X="inputs")
@@ -129,7 +136,14 @@ def back_at_start(theta: Parameters, start: Parameters) -> Parameters:
 
 
 @travels("predictions", theta="parameters")
-def left_out(batch: Shard, expert: Expert, theta: Parameters) -> Tensor | None:
-    """The log density of each row of the only shard, given all others; None where that costs too much."""
+def left_out(batch: Shard, expert: Expert, theta: Parameters) -> Prediction | None:
+    """Predict each row of the only shard from all others; None where that costs too much."""
     with torch.no_grad():
         return expert.leave_one_out(theta, batch[0].without_padding())
+
+
+@travels("predictions", theta="parameters")
+def left_out_densities(batch: Shard, expert: Expert, theta: Parameters) -> Tensor | None:
+    """The log density of each row of the only shard given all others; None where that costs too much."""
+    found = left_out(batch, expert, theta)
+    return None if found is None else found.log_density(batch[0].without_padding().y)

@@ -75,7 +75,7 @@ def test_mistakes_in_holding_out_are_told(options, message):
 
 def test_the_best_candidate_is_taken_and_fitted_to_all_rows():
     X, y = smooth(2_000)
-    gp = DistributedGPRegressor(n_iter=40).fit(X, y)
+    gp = DistributedGPRegressor(n_iter=40, time_limit=1e-6).fit(X, y)
     table = gp.choice_
     tried = {candidate.name for candidate in ways_to_fit(2_000)}
     assert {trial.name for trial in table.trials} == tried | {"training mean", "ridge regression"}
@@ -199,7 +199,7 @@ def test_a_linear_mean_is_kept_far_away():
 def test_the_signal_variance_stays_near_the_targets():
     X, y = smooth(120)
     smooth_target = X[:, 0] + 1e-3 * y  # its likelihood grows with the variance for ever
-    gp = DistributedGPRegressor().fit(X, smooth_target)
+    gp = DistributedGPRegressor(n_iter=100).fit(X, smooth_target)
     assert float(gp.kernel_.parameters()["variance"]) <= LARGEST_SIGNAL * (1 + 1e-9)
     free = DistributedGPRegressor(bounds={"variance": (1e-3, 1e6)}).fit(X, smooth_target)
     assert float(free.kernel_.parameters()["variance"]) > LARGEST_SIGNAL
@@ -236,7 +236,7 @@ def test_training_starts_where_the_trial_of_the_best_ended(n, monkeypatch):
         return learn(learning, expert, shards)
 
     monkeypatch.setattr(Learning, "on", noted)
-    gp = DistributedGPRegressor(random_state=0).fit(X, y)
+    gp = DistributedGPRegressor(random_state=0, time_limit=1e-6).fit(X, y)
     (*trials, last), plain = told, DistributedGPRegressor(random_state=0, **gp.settled_)
     assert not any(learnt for learnt, _ in trials), "trials start from nothing"
     alone = gp.choice_.best.name in ("independent experts, opt-local", "nearest rows")

@@ -170,7 +170,7 @@ def test_covariance_where_there_is_none():
     gp = given(n_experts=3, aggregation="rbcm").fit(X, y)
     with pytest.raises(
         ValueError,
-        match=r"no covariance between points; .*two-level with variance='central'; pooled, nearest always",
+        match=r"no covariance between points; .*variance='central'; pooled, nearest, exact always",
     ):
         gp.predict(X, return_cov=True)
     with pytest.raises(ValueError, match="return_std or return_cov"):

@@ -251,7 +251,7 @@ def starting_point(
         [*plan.fixed, *initial.fixed],
         plan.seed,
         plan.verbose,
-        plan.refine and plan.validation == "random",
+        plan.refines,
         {path: pair for path, pair in initial.uncapped().items() if path not in given},
     )
     return start, learning

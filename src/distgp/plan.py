@@ -49,7 +49,7 @@ EXACT_ROWS = 20_000
 two-level weigh too much."""
 OWN_SHARD = 1_000
 """Rows per expert that learns hyperparameters of its own."""
-POLISHING = 0.4
+POLISHING = 0.6
 """The share of the time limit in which a θ found by nearest rows may be polished."""
 LEAST_CALIBRATED = 50
 """Rows that calibration needs at least."""
@@ -129,6 +129,16 @@ class Plan:
     def measures(self) -> bool:
         """Whether the way to fit, or the kernel, is to be chosen by measuring."""
         return self.measures_ways or self.kernel is None
+
+    @property
+    def refines(self) -> bool:
+        """Whether training is refined by rows that are left out.
+
+        Not in trials, for few rows, or where the user has said how to train.
+        """
+        left = self.given["n_iter"] is None and isinstance(self.given["training"], str)
+        between = self.validation == "random" and self.n >= LEAST_MEASURED
+        return self.refine and left and between
 
     @property
     def kind(self) -> Expert:

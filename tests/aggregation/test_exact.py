@@ -79,12 +79,12 @@ def test_the_preconditioner_given_all_rows_before_is_the_inverse(Z):
     K = theta.kernel(rows.X) + torch.diag(rows.noise())
     R = inputs(60, 4, 5)
     whole = Preconditioner.of(rows, 60)
-    close(whole.solve(R), torch.linalg.solve(K, R), rtol=1e-8, atol=1e-8)
+    close(whole.applied(R), torch.linalg.solve(K, R), rtol=1e-8, atol=1e-8)
     few = Preconditioner.of(rows, 5)
-    P = few.solve(torch.eye(60, dtype=R.dtype))
+    P = few.applied(torch.eye(60, dtype=R.dtype))
     close(P, P.mT)
     assert float(torch.linalg.eigvalsh(P).min()) > 0
-    close(torch.stack([few.solve(r) for r in R.mT], 1), few.solve(R))
+    close(torch.stack([few.applied(r) for r in R.mT], 1), few.applied(R))
 
 
 def test_before_the_first_iteration_it_is_the_nearest_rows_answer():

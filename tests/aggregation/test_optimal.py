@@ -159,7 +159,7 @@ def test_options_out_of_range_are_refused(make, message):
 def test_the_registry_is_public():
     assert list(distgp.AGGREGATORS) == [
         "poe", "gpoe", "softmax-poe", "bcm", "rbcm", "grbcm", "min-variance", "barycentre", "npae",
-        "opt", "opt-printed", "opt-local", "two-level", "pooled", "nearest",
+        "opt", "opt-printed", "opt-local", "two-level", "pooled", "nearest", "exact",
     ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from distgp.aggregation import (
     Aggregator,
     Barycentre,
     Ensemble,
+    Exact,
     GPoE,
     MarginalAggregator,
     MinVariance,
@@ -89,6 +90,10 @@ OPTIONS: dict[str, list[Aggregator]] = {
     "two-level": [TwoLevel(n_central=15), TwoLevel(n_central=15, variance="nested")],
     "pooled": [Pooled()],
     "nearest": [Nearest()],
+    "exact": [
+        Exact(),
+        Exact(variance="nearest", tolerance=1e-9, n_neighbors=12, n_conditioning=8, n_inducing=9),
+    ],
 }
 EVERY = list(itertools.chain(*OPTIONS.values()))
 BARYCENTRES = [Barycentre(), Barycentre(weights="uniform")]
@@ -98,6 +103,8 @@ def serves(aggregator: Aggregator, kind: str) -> bool:
     """Which aggregator serves which experts, as the documentation says."""
     if aggregator.name == "nearest":  # tests/aggregation/test_nearest.py has its laws
         return False
+    if aggregator.name == "exact":
+        return kind == "exact"
     if kind not in COMMON:
         return isinstance(aggregator, MarginalAggregator | OptLocal) or (
             isinstance(aggregator, Opt)

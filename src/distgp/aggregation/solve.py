@@ -192,7 +192,7 @@ def conjugate_gradients(
     last, before, change, used = means(alpha, r), math.inf, math.inf, 0
     p, rho = torch.zeros_like(y), math.nan  # a NaN begins anew
     while used < n_iter:
-        z = preconditioner.solve(r)
+        z = preconditioner.applied(r)
         new = float(r @ z)
         p = z if math.isnan(rho) else z + (new / rho) * p
         q, rho = matrix.times(p), new

@@ -38,7 +38,8 @@ POINTS_AT_ONCE = 256
 DIRECT_ROWS = 3_000
 """Rows of one expert up to which it is trained by its own likelihood from the start."""
 LEAST_POLISH, MOST_POLISH = 4, 20
-"""Evaluations of the likelihood of all rows, after nearest rows have led near its maximum."""
+"""Evaluations of the likelihood of all rows after nearest rows have led near its maximum, and as many again
+without bounds of ours."""
 _LOCK = threading.Lock()
 
 
@@ -113,8 +114,9 @@ class ExactExpert(Expert):
         return "nearest" if rows > DIRECT_ROWS else self.default_training
 
     def polish_for(self, n: int, d: int, like: Tensor, seconds: float) -> int:
-        """As many evaluations as fit, at most 20; none where they are too few to lead anywhere."""
-        fit = int(seconds / cost.cost_of_objective(n, d, like).seconds) if n > DIRECT_ROWS else 0
+        """As many evaluations as fit twice, at most 20; none where they are too few to lead anywhere."""
+        each = cost.cost_of_objective(n, d, like).seconds
+        fit = int(0.5 * seconds / each) - 1 if n > DIRECT_ROWS else 0
         return min(fit, MOST_POLISH) if fit >= LEAST_POLISH else 0
 
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:

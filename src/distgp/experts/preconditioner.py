@@ -59,7 +59,7 @@ class Preconditioner:
         B = GlobalPart.of(GlobalSums(U.mT @ U, U.new_zeros(U.shape[1])))
         return Preconditioner(index, a, s, U, B.L)
 
-    def solve(self, R: Tensor) -> Tensor:
+    def applied(self, R: Tensor) -> Tensor:
         """P⁻¹R for a vector (n,) or columns (n, c)."""
         T = self.whitened(R)
         if self.U is not None:

@@ -1,4 +1,4 @@
-"""The figures of a way to fit that was taken at once: rows that the fitted model predicts without themselves."""
+"""The figures of a way to fit that was taken at once: rows predicted without themselves."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def _predicted(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Targets, means and standard deviations of rows that are predicted without themselves."""
     shards, target = placed.of_target(column), model.targets[column]
-    theta, numbers, found = target.parameters, np.arange(len(rows)), None
+    theta, some, found = target.parameters, None, None
     if every:
-        found = shards.on_first(left_out, plan.kind, theta)
-    if found is None:
-        drawn, found = from_nearest_others(theta, shards, plan.seed)
-        numbers = drawn.rows.cpu().numpy()
-    return rows.targets[numbers, column], *_in_units(target, found, rows.X[numbers])
+        some, found = shards.on_first(left_out, plan.kind, theta)
+    if some is None or found is None:
+        some, found = from_nearest_others(theta, shards, plan.seed)
+    X = rows.X[some.rows.cpu().numpy()]
+    return target.scaling.mean(some.y, X), *_in_units(target, found, X)
 
 
 def _in_units(

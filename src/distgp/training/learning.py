@@ -143,11 +143,12 @@ class Learning:
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
         limits, alone = self._limits(shards), sum(sample.counts(shards)) == 1
+        every_row = bool(self.algorithm.polish) if self.algorithm.draws_rows else self.rows is None
         if self.algorithm.draws_rows:
             results, limits = self._by_drawn_rows(expert, shards, limits)
         else:
             results = self._by_stages(expert, self._sampled(shards), limits.now)
-        if self.refine and alone and self.rows is None:
+        if self.refine and alone and every_row and self.algorithm.agrees:
             results += self._without_bounds(expert, shards, results[-1].parameters, limits)
         return _joined(results)
 
@@ -198,7 +199,9 @@ class Learning:
             if change.lifts and wider == limits:
                 continue
             start = theta if change.lifts else back_at_start(theta, self.start)
-            found = self._train(again, expert, start, shards, wider.now)
+            found = self._train(
+                again, expert, start, shards, wider.now, tolerance=Algorithm.tolerance
+            )
             new = score(found.parameters, shards, self.seed)
             if new.beats(best, ERRORS if change.lifts else 0.0):
                 results, best, limits, last = [*results, found], new, wider, again
@@ -208,13 +211,15 @@ class Learning:
     def _without_bounds(
         self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
     ) -> list[TrainingResult]:
-        """Lift bounds of ours that stop training, where leaving one row out says that it pays."""
-        wider = limits.lifted("floor", theta).lifted("cap", theta)
-        before = None if wider == limits else shards.on_first(left_out_densities, expert, theta)
+        """Go on without bounds of ours, and keep it where leaving out rows in turn says that it pays.
+
+        A descent that begins anew also leaves places where rounding errors have stopped the last one.
+        """
+        before = shards.on_first(left_out_densities, expert, theta)
         if before is None:
             return []
-        most = min(self.algorithm.polish or self.algorithm.n_iter, self.algorithm.n_iter)
-        found = self._train(Fact(n_iter=max(1, most // 2)), expert, theta, shards, wider.now)
+        most = self.algorithm.polish or max(1, self.algorithm.n_iter // 2)
+        found = self._train(Fact(n_iter=most), expert, theta, shards, limits.now | limits.free)
         after = shards.on_first(left_out_densities, expert, found.parameters)
         better = after is not None and Score(after).beats(Score(before), ERRORS)
         return [found] if better else []
@@ -234,6 +239,7 @@ class Learning:
         rows: Placement[Shard],
         bounds: Bounds,
         stage: Stage = Stage(),  # noqa: B008
+        tolerance: float | None = None,
     ) -> TrainingResult:
         """Train one stage."""
         return train(
@@ -245,7 +251,7 @@ class Learning:
             fixed=[*self.fixed, *stage.fixed],
             priors=self.priors,
             bounds=bounds,
-            tolerance=algorithm.tolerance,
+            tolerance=algorithm.tolerance if tolerance is None else tolerance,
             verbose=self.verbose,
         )
 

@@ -53,9 +53,9 @@ STILL = 0.01
 """Logarithms that change by less in a stage have not moved."""
 EARLY_GAIN = 0.2
 """Nats that five rounds must gain for a stage before the last to go on."""
-MORE_NEIGHBORS = ((64, 2), (128, 4))
+MORE_NEIGHBORS = ((64, 4), (128, 8))
 """Neighbours of refinements, and the part of the targets that they look at."""
-REFINED_ITER = 60
+REFINED_ITER = 40
 """Evaluations of a refinement, at most."""
 OWN_NOISE = ("weight", "noise")
 """What a shard's rows may have of their own beside inputs and targets."""

@@ -24,7 +24,7 @@ from distgp.experts import Expert, Parameters, Prediction
 from distgp.experts.base import chunk_rows, concatenated
 from distgp.experts.neighborhoods import Neighbours, OrderedRows, conditional
 from distgp.experts.sums import widened
-from distgp.likelihoods import noise_of_rows
+from distgp.likelihoods import noise_factor, noise_of_rows
 from distgp.training.rounds import Tensors
 
 Bounds: TypeAlias = dict[str, tuple[float, float]]
@@ -136,14 +136,38 @@ def back_at_start(theta: Parameters, start: Parameters) -> Parameters:
 
 
 @travels("predictions", theta="parameters")
-def left_out(batch: Shard, expert: Expert, theta: Parameters) -> Prediction | None:
-    """Predict each row of the only shard from all others; None where that costs too much."""
+def left_out(
+    batch: Shard, expert: Expert, theta: Parameters
+) -> tuple[Shard, Prediction] | tuple[None, None]:
+    """Predict each row of the only shard from all others, rows with the same inputs taken as one.
+
+    Returns these rows and their predictions; nothing where that costs too much.
+    """
+    rows = merged(batch[0].without_padding())
     with torch.no_grad():
-        return expert.leave_one_out(theta, batch[0].without_padding())
+        found = expert.leave_one_out(theta, rows)
+    return (None, None) if found is None else (rows, found)
 
 
 @travels("predictions", theta="parameters")
 def left_out_densities(batch: Shard, expert: Expert, theta: Parameters) -> Tensor | None:
     """The log density of each row of the only shard given all others; None where that costs too much."""
-    found = left_out(batch, expert, theta)
-    return None if found is None else found.log_density(batch[0].without_padding().y)
+    rows, found = left_out(batch, expert, theta)
+    return None if rows is None or found is None else found.log_density(rows.y)
+
+
+def merged(rows: Shard) -> Shard:
+    """Make one row of those with the same inputs, which says of f what they say together.
+
+    Rows with noise variances σ²v are one row with their mean target, weighted by 1/v, and with the noise
+    variance σ²/Σ(1/v).
+    """
+    X, group = rows.X.unique(dim=0, return_inverse=True)
+    factor = noise_factor(rows)
+    if len(X) == rows.n:
+        return rows
+    share = torch.ones_like(rows.y) if factor is None else 1.0 / factor
+    total = X.new_zeros(len(X)).index_add_(0, group, share)
+    y = X.new_zeros(len(X)).index_add_(0, group, share * rows.y) / total
+    first = rows.rows.new_full((len(X),), rows.n).scatter_reduce_(0, group, rows.rows, "amin")
+    return Shard(X, y, first, noise=1.0 / total)

@@ -89,9 +89,11 @@ class Initial(NamedTuple):
         return bounds
 
     def uncapped(self) -> dict[str, tuple[float, float]]:
-        """The bounds of signal variances without a cap."""
+        """The bounds of signal variances without a cap, and of lengthscales that may be far longer."""
         free = self.bounds()
-        return {path: free[path] for path in self.signals if path in free}
+        far = {path: (low, REACH * high) for path, (low, high) in free.items()}
+        long = {path: pair for path, pair in far.items() if path.endswith("lengthscale")}
+        return long | {path: free[path] for path in self.signals if path in free}
 
     def holds(self, path: str, fixed: tuple[str, ...]) -> bool:
         """Tell whether training leaves this parameter as it is, given the names the user fixed."""
@@ -123,7 +125,7 @@ class Learning:
 
     With `search`, shorter lengthscales are a start too. A `start` that was `learnt` from a part of these
     rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default. With
-    `refine`, bounds of ours are lifted where rows held out say that it pays: signals to `uncapped`.
+    `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays.
     """
 
     algorithm: Algorithm

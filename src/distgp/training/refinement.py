@@ -42,25 +42,28 @@ ACTIVE = 0.01
 
 
 class Limits(NamedTuple):
-    """The bounds of training, and those of ours as they may be lifted: of the noise, and of signals."""
+    """The bounds of training, and those of ours as they may be lifted.
+
+    These are the floor of the noise, the cap of signals, and the longest lengthscales: with hardly any
+    noise a column that means nothing matters even at a thousand times its spread.
+    """
 
     now: Bounds
     free: Bounds
 
     def lifted(self, lifts: str, theta: Parameters) -> Limits:
-        """Lift the "floor" of the noise, or the "cap" of signals, where it stops training."""
-        names = {"floor": ["noise"], "cap": [path for path in self.free if path != "noise"]}
-        ours = [path for path in names.get(lifts, ()) if path in self.free]
-        stopped = [path for path in ours if _at_bound(theta, path, self.now[path], lifts)]
-        return Limits(self.now | {path: self.free[path] for path in stopped}, self.free)
-
-
-def _at_bound(theta: Parameters, path: str, bounds: tuple[float, float], lifts: str) -> bool:
-    """Whether a parameter is at the lower of its bounds, its floor, or at the upper, its cap."""
-    values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
-    value, (low, high) = (values | {"noise": theta.noise})[path], bounds
-    near = value <= (1 + ACTIVE) * low if lifts == "floor" else value >= (1 - ACTIVE) * high
-    return bool(near.any())
+        """Lift the "floor" of the noise, with lengthscales, or the "cap" of signals, if it stops."""
+        values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
+        low = bool((theta.noise <= (1 + ACTIVE) * self.now["noise"][0]).any())
+        wider = {}
+        for path, pair in self.free.items():
+            if path == "noise" or path.endswith("lengthscale"):
+                stops = lifts == "floor" and low and "noise" in self.free
+            else:
+                near = values[path] >= (1 - ACTIVE) * self.now[path][1]
+                stops = lifts == "cap" and bool(near.any())
+            wider |= {path: pair} if stops else {}
+        return Limits(self.now | wider, self.free)
 
 
 class Score(NamedTuple):

@@ -14,14 +14,16 @@ training.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
+
+from torch import Tensor
 
 from distgp._util.checks import is_auto
 from distgp._util.machine import free_bytes
 from distgp.aggregation.exact import cost_of_solve
-from distgp.experts.cost import GIB, SHARE, cost_of_condition
+from distgp.experts.cost import GIB, SHARE, Cost, cost_of_condition
 from distgp.plan import FIRST_KERNEL, Plan
 from distgp.training import NearestRows
 
@@ -69,10 +71,12 @@ def affordable(plan: Plan, d: int) -> tuple[Candidate | None, list[str]]:
     """
     seconds, said = CONDITIONING * plan.time_limit, []
     free = free_bytes(plan.like.device)
-    for name, settings, cost in (
-        ("exact GP", EXACT, cost_of_condition(plan.n, d, plan.like)),
-        ("nearest rows with the exact mean", EXACT_MEAN, cost_of_solve(plan.n, d, plan.like)),
-    ):
+    ways: dict[str, tuple[Mapping[str, object], Callable[[int, int, Tensor], Cost]]] = {
+        "exact GP": (EXACT, cost_of_condition),
+        "nearest rows with the exact mean": (EXACT_MEAN, cost_of_solve),
+    }
+    for name, (settings, estimate) in ways.items():
+        cost = estimate(plan.n, d, plan.like)
         fits = cost.seconds <= seconds and (free is None or cost.bytes <= SHARE * free)
         said.append(
             f"{name}: about {cost.seconds:,.0f} s and {cost.bytes / GIB:,.1f} GiB after training, "

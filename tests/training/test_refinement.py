@@ -1,0 +1,239 @@
+"""Refinement of θ: rows left out, bounds lifted where it pays, and the exact GP taken at once."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import close, inputs, make_data, shard
+
+import distgp
+from distgp import DistributedGPRegressor
+from distgp.data import Shard, stack
+from distgp.data.shard import concatenate, placed
+from distgp.engines import LocalPlacement
+from distgp.experts import ExactExpert, NearestExpert, Parameters
+from distgp.kernels import Matern52
+from distgp.plan import resolve
+from distgp.selection import candidates
+from distgp.training import NearestRows, learning, refinement
+from distgp.training.refinement import Limits, Score, from_nearest_others, left_out, merged
+
+THETA = Parameters.of(1.3 * Matern52([0.6, 0.9]), 0.05)
+pytestmark = pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.BoundWarning")
+
+
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """Ways to fit are taken at once from 200 rows on."""
+    monkeypatch.setattr("distgp.selection.EXACT_ALONE", 200)
+    monkeypatch.setattr(candidates, "EXACT_ALONE", 200)
+
+
+def with_noise(n, seed=0):
+    data, generator = shard(n, 2, seed), torch.Generator().manual_seed(seed)
+    weight, noise = (0.5 + torch.rand(n, generator=generator, dtype=data.X.dtype) for _ in "wn")
+    return dataclasses.replace(data, weight=weight, noise=noise)
+
+
+@pytest.mark.parametrize("n", [30, 1_100], ids=["small", "large"])
+def test_leaving_out_a_row_is_fitting_without_it(n):
+    data = with_noise(n)
+    out = ExactExpert().leave_one_out(THETA, data)
+    for i in (0, 7, n - 1):
+        others = torch.arange(n) != i
+        one = ExactExpert().condition(THETA, data.take(others)).predict(data.X[i : i + 1])
+        noise = THETA.noise * data.noise[i] / data.weight[i]
+        close(out.mean[i], one.mean[0], rtol=1e-7, atol=1e-7)
+        close(out.variance[i], one.variance[0] + noise, rtol=1e-7, atol=1e-9)
+    normal = torch.distributions.Normal(out.mean, out.std)
+    close(out.log_density(data.y), normal.log_prob(data.y))
+
+
+def test_rows_with_the_same_inputs_are_left_out_together():
+    data = with_noise(40)
+    twice = data.take(torch.cat([torch.arange(40), torch.arange(10)]))
+    twice = dataclasses.replace(twice, y=twice.y + 0.01 * torch.arange(50), rows=torch.arange(50))
+    one = merged(twice)
+    assert one.n == 40 and merged(data) is data
+    close(
+        ExactExpert().condition(THETA, one).predict(inputs(9, 2, 5)).mean,
+        ExactExpert().condition(THETA, twice).predict(inputs(9, 2, 5)).mean,
+    )
+    rows, found = left_out(stack([twice]), ExactExpert(), THETA)
+    i = int((rows.rows == 3).nonzero())
+    without = twice.take((data.X[3] != twice.X).any(-1))
+    assert without.n == 48
+    wanted = ExactExpert().condition(THETA, without).predict(data.X[3:4])
+    close(found.mean[i], wanted.mean[0], rtol=1e-7, atol=1e-7)
+    assert left_out(stack([twice]), NearestExpert(), THETA) == (None, None)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_are_predicted_from_their_nearest_others(workers):
+    data = with_noise(90)
+    copies = dataclasses.replace(data.take(torch.arange(5)), rows=torch.arange(90, 95))
+    parts = [data.take(slice(0, 40)), data.take(slice(40, 90)), copies]
+    shards = placed(parts)
+    if workers == 2:
+        shards = LocalPlacement((stack(parts[:1]), stack(parts[1:])))
+    rows, found = from_nearest_others(THETA, shards, 0)
+    for i in (0, 11):
+        others = concatenate([data, copies])
+        others = others.take((rows.X[i] != others.X).any(-1))
+        wanted = ExactExpert().condition(THETA, others).predict(rows.X[i : i + 1])
+        noise = THETA.noise * rows.noise[i] / rows.weight[i]
+        close(found.mean[i], wanted.mean[0], rtol=1e-6, atol=1e-6)
+        close(found.variance[i], wanted.variance[0] + noise, rtol=1e-6, atol=1e-8)
+
+
+def test_a_score_must_be_better_by_standard_errors():
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    base = Score(torch.zeros(400, dtype=torch.float64))
+    clear, doubtful = Score(0.5 + noise), Score(0.05 + 0.0 * noise + (noise - noise.mean()))
+    assert clear.beats(base, 2.0) and not doubtful.beats(base, 2.0) and doubtful.beats(base, 0.0)
+    assert not Score(noise * torch.nan).beats(base, 0.0)
+
+
+def test_bounds_are_lifted_where_they_stop_training():
+    now = {"noise": (0.05, math.inf), "kernel.variance": (0.1, 1.3), "other": (0.0, 1.0)}
+    free = {"noise": (1e-8, math.inf), "kernel.variance": (0.1, 1e3)}
+    free |= {"kernel.kernel.lengthscale": (0.1, 1e6)}
+    limits = Limits(now, free)
+    assert limits.lifted("", THETA) == limits
+    assert limits.lifted("cap", THETA).now == now | {"kernel.variance": (0.1, 1e3)}
+    floor = limits.lifted("floor", THETA).now
+    assert floor["noise"] == (1e-8, math.inf) and floor["kernel.variance"] == (0.1, 1.3)
+    assert floor["kernel.kernel.lengthscale"] == (0.1, 1e6)
+    inside = dataclasses.replace(THETA, noise=torch.tensor(0.2).double())
+    assert limits.lifted("floor", inside) == limits
+    assert Limits(now, {}).lifted("floor", THETA).now == now
+
+
+def test_lengthscales_that_left_the_kernel_come_back():
+    start = Parameters.of(1.0 * Matern52([1.0, 1.0, 1.0]), 0.1)
+    lost = Parameters.of(0.7 * Matern52([0.5, 200.0, 8.0]), 0.1)
+    back = refinement.back_at_start(lost, start).kernel.parameters()
+    assert back["kernel.lengthscale"].tolist() == [0.5, 1.0, 8.0] and float(back["variance"]) == 0.7
+
+
+def nearest(X, y, **options):
+    return DistributedGPRegressor(expert="nearest", n_inducing=0, **options).fit(X, y)
+
+
+def test_the_floor_of_the_noise_is_lifted_for_functions_but_not_for_copies():
+    X, y = make_data(300, noise=0.0)
+    assert float(nearest(X, y).noise_) < 1e-5
+    X, y = make_data(100, noise=0.3)
+    three = nearest(np.repeat(X, 3, 0), np.repeat(y, 3))
+    floor = NearestRows.least_noise * np.var(y) / np.var(y)
+    assert float(three.noise_) >= 0.99 * floor
+
+
+def test_nothing_is_refined_that_the_user_has_said():
+    X, y = make_data(220, noise=0.0)
+    for given in (
+        {"bounds": {"noise": (1e-4, 10.0)}},
+        {"training": NearestRows()},
+        {"validation": "last"},
+        {"n_iter": 300},
+    ):
+        assert float(nearest(X, y, **given).noise_) >= 0.99e-4, given
+
+
+def test_a_refinement_that_does_not_pay_is_not_kept(monkeypatch):
+    X, y = make_data(220)
+    monkeypatch.setattr(Score, "beats", lambda *given: False)
+    plain = nearest(X, y, training=NearestRows())
+    tried = nearest(X, y)
+    assert tried.training_.history[-1].objective == plain.training_.history[-1].objective
+    np.testing.assert_array_equal(tried.predict(X), plain.predict(X))
+
+
+def test_one_exact_expert_is_polished_and_freed_of_its_bounds(monkeypatch):
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 300)
+    told, train = [], learning.train
+
+    def noted(algorithm, expert, theta, shards, **options):
+        found = train(algorithm, expert, theta, shards, **options)
+        told.append((algorithm.name, options["bounds"], float(theta.noise), found))
+        return found
+
+    monkeypatch.setattr(learning, "train", noted)
+    X, y = make_data(400, noise=0.05)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    names = [name for name, *_ in told]
+    assert names[0] == "nearest" and names[-2:] == ["fact", "fact"]
+    polish, last = told[-2:]
+    assert 4 <= len(polish[3].history) <= 20 and polish[1]["kernel.variance"][1] < 1e3
+    assert last[1]["kernel.variance"][1] == pytest.approx(1e3)
+    assert gp.training_.rows == 400 and gp.training_.last_stage <= 20
+
+
+def plan_of(n, **options):
+    given = DistributedGPRegressor(**options).get_params()
+    return resolve(given, distgp.data.rows.Schema(3), n)
+
+
+def test_work_is_chosen_that_fits_time_and_memory(monkeypatch):
+    way, said = candidates.affordable(plan_of(5_000), 3)
+    assert way.settings is candidates.EXACT and "taken" in said[0]
+    slow = plan_of(5_000, time_limit=1e-9)
+    way, said = candidates.affordable(slow, 3)
+    assert way is None and len(said) == 2 and all("left out by time_limit=1e-09" in s for s in said)
+    monkeypatch.setattr(candidates, "free_bytes", lambda device: 10**6)
+    assert candidates.affordable(plan_of(5_000), 3)[0] is None
+    with pytest.raises(ValueError, match="time_limit must be a positive number of seconds, got 0"):
+        plan_of(5_000, time_limit=0)
+
+
+def test_the_exact_gp_is_taken_at_once_and_measured_row_by_row(few_are_many, capsys):
+    X, y = make_data(500, noise=0.3)
+    gp = DistributedGPRegressor(verbose=True).fit(X, y)
+    assert gp.settled_ == candidates.EXACT and gp.experts_.expert.name == "exact"
+    assert gp.choice_.validation == "one by one" and gp.choice_.held_out == 500
+    assert 0.28 < gp.choice_.best.rmse < 0.34 and 0.86 < gp.choice_.best.cover < 0.94
+    assert {t.name for t in gp.choice_.trials if t.baseline} == {
+        "training mean",
+        "ridge regression",
+    }
+    assert "exact GP: about" in capsys.readouterr().err
+    truth = make_data(500, noise=0.0)[1]
+    assert np.sqrt(np.mean((gp.predict(X) - truth) ** 2)) < 0.1
+
+
+def test_the_exact_mean_is_taken_where_the_factor_does_not_fit(few_are_many, monkeypatch):
+    monkeypatch.setattr(
+        candidates, "cost_of_condition", lambda n, d, like: candidates.Cost(1, math.inf)
+    )
+    X, y = make_data(300, noise=0.3)
+    gp = DistributedGPRegressor().fit(X, y)
+    assert gp.settled_ == candidates.EXACT_MEAN and gp.aggregation_.name == "exact"
+    assert gp.choice_.best.name == "nearest rows with the exact mean"
+    assert gp.choice_.held_out == 300 and 0.28 < gp.choice_.best.rmse < 0.36
+    again = DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(X, y)
+    assert again.choice_ is None, "what is given is not measured"
+
+
+def test_forecasts_are_still_measured(few_are_many):
+    X, y = make_data(400, noise=0.3)
+    gp = DistributedGPRegressor(validation="last", n_iter=10).fit(X, y)
+    names = {trial.name for trial in gp.choice_.trials}
+    assert "exact GP" in names and "nearest rows" in names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_repeated_rows_are_kept_together_in_the_figures_of_one_exact_gp(few_are_many):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2))
+    y = rng.normal(size=150)  # nothing to learn: a copy of a row would tell its target
+    three = DistributedGPRegressor().fit(np.repeat(X, 3, 0), np.repeat(y, 3))
+    assert three.settled_ == candidates.EXACT
+    assert three.choice_.best.rmse > 0.9 and three.choice_.held_out == 150
+
+
+def test_a_shard_with_targets_learns_from_them_alone():
+    data = shard(50, 2)
+    out = from_nearest_others(THETA, placed([Shard.of(data.X, data.y)]), 0)[0]
+    assert sorted(out.rows.tolist()) == list(range(50))

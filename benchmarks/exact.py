@@ -232,16 +232,6 @@ def page() -> None:
         ]
         lines.append("| " + " | ".join([*cells, exact, less]) + " |")
     table_in_page(PAGE, "exact", lines)
-    solves = [row for row in rows if row["method"] == "solve"]
-    head = (
-        "| rows | columns | iterations | last change, posterior sd | seconds | of which the solve |"
-    )
-    shown = [
-        f"| {int(r['n']):,} | {r['d']} | {r['iterations']} | {float(r['change']):.1g} | "
-        f"{float(r['fit']):.1f} | {float(r['solve']):.1f} |"
-        for r in solves
-    ]
-    table_in_page(PAGE, "solves", [head, "| --- " * 6 + "|", *shown])
 
 
 if __name__ == "__main__":

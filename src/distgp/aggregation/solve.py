@@ -74,16 +74,14 @@ class KernelRows:
 
     def product(self, P: Tensor, exact: bool) -> Tensor:
         """These rows of K times a vector or columns; `exact` in float64, whatever is kept."""
-        wide = self.kept == torch.float64
-        if wide or (self.kept is not None and not exact):
-            given = P.to(self.kept)
-            found = on_threads(lambda block: block @ given, self.blocks)
+        # Sums over many rows in float32 would lose what the noise is: only entries are rounded to it.
+        if self.kept == torch.float64 or (self.kept is not None and not exact):
+            found = on_threads(lambda block: block.to(P.dtype) @ P, self.blocks)
         else:
             dtype = torch.float64 if exact else torch.float32
-            given = P.to(dtype)
             _ = self._narrow  # computed once, before threads ask for it at the same time
-            found = on_threads(lambda start: self.block(start, dtype) @ given, self.starts)
-        return torch.cat(found).to(P.dtype)
+            found = on_threads(lambda start: self.block(start, dtype).to(P.dtype) @ P, self.starts)
+        return torch.cat(found)
 
 
 @travels(parameters="parameters", X="inputs")

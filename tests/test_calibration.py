@@ -16,6 +16,7 @@ from distgp.diagnostics.calibration import (
     as_names,
     conformal_quantile,
 )
+from distgp.selection import RepeatsWarning
 
 FIXED = {"expert": "sparse", "n_inducing": 30, "n_iter": 15, "random_state": 0}
 
@@ -79,6 +80,20 @@ def test_conformal_intervals_cover_where_normal_ones_do_not(tmp_path):
         again.predict_interval(X_new, 0.7), gp.predict_interval(X_new, 0.7)
     )
     assert again.calibrate == "conformal"
+
+
+def test_intervals_cover_new_rows_where_every_row_comes_three_times():
+    three, covers = np.repeat(np.arange(300), 3), []
+    given = {"expert": "exact", "n_experts": 1, "training": None, "noise": 1e-3}
+    gp = DistributedGPRegressor(calibrate="conformal", **given)
+    for seed in range(6):
+        X, y = data(300, seed)
+        X_new, y_new = data(1000, seed + 100)
+        with pytest.warns(RepeatsWarning, match="66.7 % of the 900 rows"):
+            gp.fit(X[three], y[three])
+        lower, upper = gp.predict_interval(X_new, 0.9)
+        covers.append(np.mean((lower <= y_new) & (y_new <= upper)))
+    assert 0.85 < np.mean(covers) < 0.95
 
 
 def test_calibration_rows_are_not_fitted():

@@ -6,10 +6,11 @@ import pytest
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.data.rows import Schema
+from distgp.data.rows import Rows, Schema
 from distgp.plan import resolve
-from distgp.selection import ChoiceWarning, hold_out
+from distgp.selection import ChoiceWarning, RepeatsWarning, _folds, hold_out
 from distgp.selection.candidates import KERNELS_TRIED, ways_to_fit
+from distgp.selection.trials import divisions
 from distgp.training import Learning
 from distgp.training.learning import LARGEST_SIGNAL
 
@@ -52,6 +53,67 @@ def test_whole_groups_are_held_out():
     uneven = np.repeat(["large", "small"], [85, 15])
     for seed in range(5):
         assert set(uneven[hold_out(100, "groups", groups=uneven, seed=seed)[1]]) == {"small"}
+
+
+def test_equal_times_are_not_parted():
+    times = np.repeat([3.0, 1.0, 2.0], [3, 5, 4])
+    for share, wanted in ((0.1, {3.0}), (0.3, {3.0}), (0.5, {2.0, 3.0}), (0.9, {2.0, 3.0})):
+        train, test = hold_out(12, "last", time=times, share=share)
+        assert set(times[test]) == wanted and not set(times[train]) & wanted
+    assert len(hold_out(12, "last", time=np.repeat([1, 2], [11, 1]))[1]) == 1
+    with pytest.raises(ValueError, match="all 12 rows have the time 7"):
+        hold_out(12, "last", time=np.full(12, 7))
+
+
+@pytest.mark.parametrize("repeated", [0.1, 0.5, 1.0])
+def test_rows_with_the_same_inputs_are_held_out_together(repeated):
+    X = np.random.default_rng(0).normal(size=(60, 2)).round(1)
+    X[0], again = [0.0, 1.0], np.random.default_rng(1).permutation(60)[: round(60 * repeated)]
+    X = np.concatenate([X, X[again], [[-0.0, 1.0]]])
+    for seed in range(5):
+        train, test = hold_out(len(X), "random", inputs=X, seed=seed)
+        assert sorted([*train, *test]) == list(range(len(X)))
+        assert not {*map(tuple, X[train])} & {*map(tuple, X[test])}
+        assert 0.15 * len(X) < len(test) <= 0.2 * len(X)
+        assert set(test) != set(hold_out(len(X), "random", inputs=X, seed=seed + 5)[1])
+    rows = Rows(X, X[:, 0], Schema(2))
+    for train, test in [*divisions(rows, "random", 1000), *_folds(X, 3)]:
+        assert not {*map(tuple, X[train])} & {*map(tuple, X[test])}
+    assert sorted(np.concatenate([test for _, test in _folds(X, 3)])) == list(range(len(X)))
+
+
+def test_rows_that_do_not_repeat_are_held_out_as_they_were():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    for inputs in (X, np.zeros((50, 3))):  # where all are the same, nothing can be kept together
+        for a, b in zip(hold_out(50, "random", inputs=inputs), hold_out(50, "random"), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"calibrate": "conformal", "expert": "exact"},
+        {"n_experts": "cv", "expert": "exact"},
+    ],
+    ids=str,
+)
+def test_many_repeats_are_told(options):
+    X, y = smooth(240)
+    gp = DistributedGPRegressor(n_iter=2, **options)
+    twice, targets = np.concatenate([X, X[:8]]), np.concatenate([y, y[:8]])
+    with pytest.warns(RepeatsWarning, match="3.23 % of the 248 rows have the same inputs"):
+        gp.fit(twice, targets)
+    gp.fit(X, y)
+    gp.fit(np.concatenate([X, X[:2]]), np.concatenate([y, y[:2]]))  # not 1 %
+
+
+def test_repeats_are_told_only_where_rows_are_held_out():
+    X, y = smooth(100)
+    twice, targets = np.concatenate([X, X]), np.concatenate([y, y])
+    DistributedGPRegressor(expert="exact", n_iter=2).fit(twice, targets)
+    with pytest.warns(RepeatsWarning, match="50 % of the 200 rows"):
+        DistributedGPRegressor(n_iter=2).fit(twice, targets)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from distgp.selection.candidates import (
     numbers_of_experts,
     ways_to_fit,
 )
+from distgp.selection.repeats import RepeatsWarning, labels_of_repeats, warn_of_repeats
 from distgp.selection.trials import (
     Choice,
     ChoiceWarning,
@@ -65,6 +66,7 @@ __all__ = [
     "Choice",
     "ChoiceWarning",
     "Fitted",
+    "RepeatsWarning",
     "Trial",
     "choose_and_fit",
     "fit_files",
@@ -89,6 +91,7 @@ class Fitted(NamedTuple):
 
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
+    warn_of_repeats(plan, rows)
     held = None
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
@@ -111,6 +114,7 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     choice, settled = None, {}
     if plan.measures:
         some = rows.sample(plan, TRIAL_SAMPLE)
+        warn_of_repeats(plan, some)
         plan, choice, settled = select(replace(plan, schema=some.schema), some)
     plan, placed = rows.place(plan)
     return Fitted(_finished(plan, placed), placed.engine, choice, settled)
@@ -245,7 +249,7 @@ def _cross_validated(
     """Settle n_experts="cv": the number of experts with the lowest NLPD over three folds."""
     if plan.n_experts != "cv":
         return plan, None
-    folds = list(KFold(3, shuffle=True, random_state=plan.seed % 2**32).split(rows.X))
+    folds = _folds(rows.X, plan.seed)
     numbers, scores = numbers_of_experts(len(rows)), []
     for number in numbers:
         trial, found = plan.settled({"n_experts": number, "verbose": False}), []
@@ -261,10 +265,28 @@ def _cross_validated(
     return plan.settled({"n_experts": best}), {"n_experts": numbers, "nlpd": scores}
 
 
+def _folds(X: np.ndarray, seed: int) -> Divisions:
+    """Divide rows into three folds to predict, with rows that have the same inputs in one of them."""
+    labels = labels_of_repeats(X)
+    if labels is None or labels.max() < 2:
+        labels = np.arange(len(X))
+    folds = KFold(3, shuffle=True, random_state=seed % 2**32).split(np.arange(labels.max() + 1))
+    parts = [np.isin(labels, test) for _, test in folds]
+    return [(np.flatnonzero(~out), np.flatnonzero(out)) for out in parts]
+
+
 def _calibration_rows(plan: Plan, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Divide rows into those to fit and those held out for calibration, as `validation` says."""
     kind = "random" if plan.calibrate == "mondrian" else plan.validation
     time = rows.time if kind == "last" else None
     groups = rows.groups if kind == "groups" else None
     share = calibration.held_out(len(rows)) / len(rows)
-    return hold_out(len(rows), kind, time=time, groups=groups, share=share, seed=plan.seed + 1)
+    return hold_out(
+        len(rows),
+        kind,
+        time=time,
+        groups=groups,
+        inputs=rows.X,
+        share=share,
+        seed=plan.seed + 1,
+    )

@@ -551,7 +551,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         groups : array-like of shape (N,) or str, optional
             The group of each point, or the name of a column of X, for calibrate="mondrian".
         aggregation : str or Aggregator, optional
-            Another aggregator of the same experts. Calibration is that of the model's own.
+            Another aggregator of the same experts. A calibrated model refuses it, unless `latent`: the
+            calibration is that of its own.
 
         Returns
         -------
@@ -599,7 +600,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         of_points = column_of(X, groups, "groups")
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
-        model = self._model(aggregation)
+        model = self._model_of_intervals(aggregation, latent)
         out = pipeline.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
         out = _blanked(out, keep)
         return out if np.ndim(q) else out[..., 0]
@@ -625,7 +626,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         points, keep = self._points(X)
         mean, variance, lower, upper = pipeline.with_interval(
-            self._model(aggregation), points, _central(coverage), latent=latent
+            self._model_of_intervals(aggregation, latent),
+            points,
+            _central(coverage),
+            latent=latent,
         )
         values = (mean, np.sqrt(variance), lower, upper)
         mean, std, lower, upper = (_blanked(value, keep) for value in values)
@@ -905,6 +909,15 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         if aggregation not in known:
             known[aggregation] = pipeline.combined_by(self.model_, method)
         return known[aggregation]
+
+    def _model_of_intervals(
+        self, aggregation: str | Aggregator | None, latent: bool
+    ) -> Model[TargetModel]:
+        """The model by an aggregator; refused where it is calibrated for another, unless `latent`."""
+        found = self._model(aggregation)
+        if not latent:
+            pipeline.check_calibration(self.model_, found)
+        return found
 
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""

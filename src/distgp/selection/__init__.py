@@ -22,6 +22,7 @@ from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.experts import Parameters
+from distgp.likelihoods.transforms import check_targets
 from distgp.model import Model, TargetModel
 from distgp.pipeline import (
     FileRows,
@@ -93,6 +94,8 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
     warn_of_repeats(plan, rows)
     held = None
+    if plan.target_transform is not None:
+        check_targets(plan.target_transform, rows.targets)
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
         rows, held = rows.take(train), rows.take(test)

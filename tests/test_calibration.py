@@ -163,6 +163,27 @@ def test_calibration_rows_are_not_fitted():
     assert len(gp.model_.targets[0].calibration.scores) == 100
 
 
+def scores_of(gp, X, y):
+    mean, std = gp.predict(X, return_std=True)
+    return np.sort(np.abs(y - mean) / std)
+
+
+def test_calibration_holds_out_the_rows_that_validation_says():
+    X, y = data(300)
+    when = np.random.default_rng(3).permutation(300)
+    for time, last in ((None, slice(240, 300)), (when, np.flatnonzero(when >= 240))):
+        gp = DistributedGPRegressor(calibrate="conformal", validation="last", **FIXED)
+        gp.fit(X, y, time=time)
+        found = gp.model_.targets[0].calibration.scores
+        np.testing.assert_allclose(found, scores_of(gp, X[last], y[last]))
+    groups = np.arange(300) % 5
+    gp = DistributedGPRegressor(calibrate="conformal", validation="groups", **FIXED)
+    gp.fit(X, y, groups=groups)
+    found = gp.model_.targets[0].calibration.scores
+    each = [scores_of(gp, X[groups == one], y[groups == one]) for one in range(5)]
+    assert [np.allclose(found, one) for one in each].count(True) == 1
+
+
 def test_groups_have_intervals_of_their_own():
     rng = np.random.default_rng(0)
     X, groups = rng.uniform(-2, 2, (3000, 1)), np.array(["calm", "wild"])[np.arange(3000) % 2]

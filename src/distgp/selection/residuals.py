@@ -53,9 +53,9 @@ def warn_of_neighbours(rows: Rows, found: Residuals) -> None:
     if labels is not None:
         found = Residuals(*(part[np.unique(labels, return_index=True)[1]] for part in found))
     orders = {"the order of the rows": found.places.astype(np.float64)}
-    table, X = rows.schema.table, rows.X[found.places]
-    for place in [] if table is None else sorted(table.days):
-        orders[f"the order of {table.owners[place]!r}"] = X[:, place]
+    if (table := rows.schema.table) is not None:
+        for place in sorted(table.days):
+            orders[f"the order of {table.owners[place]!r}"] = rows.X[found.places, place]
     r, name = max(
         (_correlation(column[np.argsort(order, kind="stable")]), name)
         for name, order in orders.items()

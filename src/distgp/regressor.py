@@ -121,8 +121,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     warm_start : bool, default=False
         Whether another call of `fit` starts training from the hyperparameters found by the last.
     validation : {"random", "last", "groups"}, default="random"
-        How "auto" holds out rows: at random, for predictions between the rows; the last third, in the
-        order of the rows or of `time` in `fit`, for predictions beyond them; or whole groups.
+        How "auto" holds out rows: at random, those with the same inputs together, for predictions between
+        the rows; the last third, in the order of the rows or of `time` in `fit`, where equal times are not
+        parted, for predictions beyond them; or whole groups.
     time_limit : float, default=180
         Seconds that "auto" plans a fit for. It is a plan and not an alarm: work is chosen that an estimate
         says will fit, and nothing is cut off.
@@ -133,8 +134,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     calibrate : {"conformal", "mondrian"} or None, default=None
         Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
         how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
-        for each of the `groups` given in `fit`. It changes intervals and quantiles of observations, not
-        means and standard deviations.
+        for each of the `groups` given in `fit`. Intervals then hold on average, if rows are exchangeable.
+        It changes intervals and quantiles of observations, not means and standard deviations.
     missing : {"refuse", "drop", "impute"}, default="refuse"
         Missing values of tables: an error, rows left out (and predicted as NaN), or the mean of the
         training rows in their place; for text, the share of each text.

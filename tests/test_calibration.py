@@ -16,6 +16,7 @@ from distgp.diagnostics.calibration import (
     as_names,
     conformal_quantile,
 )
+from distgp.selection import RepeatsWarning
 
 FIXED = {"expert": "sparse", "n_inducing": 30, "n_iter": 15, "random_state": 0}
 
@@ -45,6 +46,66 @@ def test_coverage_over_many_draws_is_that_promised():
         scores = Calibration.of(draw[:-1], np.zeros(19), np.ones(19))
         hits.append(abs(draw[-1]) <= scores.multiples(0.8, 1)[0])
     assert 0.79 < np.mean(hits) < 0.83  # exactly ⌈20 · 0.8⌉ / 20 = 0.8 in expectation
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 4)), min_size=1, max_size=40))
+def test_the_quantile_by_weights_is_that_of_copies_but_for_the_row_to_come(pairs):
+    pairs = sorted(pairs)
+    scores, weight = np.array([p[0] for p in pairs]), np.array([float(p[1]) for p in pairs])
+    for coverage in (0.1, 0.5, 0.9):
+        found = conformal_quantile(scores, coverage, weight)
+        wanted = coverage * (weight.sum() + weight.mean())
+        enough = [s for s in scores if weight[scores <= s].sum() >= wanted - 1e-6]
+        assert found == min(enough, default=np.inf)
+        same = np.full(len(scores), 7.0)  # equal weights change nothing
+        assert conformal_quantile(scores, coverage, same) == conformal_quantile(scores, coverage)
+
+
+@pytest.mark.parametrize("kind", ["conformal", "mondrian"])
+def test_intervals_cover_a_share_of_the_weight(kind, tmp_path):
+    """Rows with much noise weigh more: counted alike, they would be covered too rarely."""
+    rng = np.random.default_rng(0)
+    X, wild = rng.uniform(-2, 2, (6000, 1)), np.arange(6000) % 2 == 1
+    y = np.sin(X[:, 0]) + np.where(wild, 1.0, 0.1) * rng.normal(size=6000)
+    weight, half = np.where(wild, 4.0, 1.0), slice(0, 3000)
+    groups = None if kind == "conformal" else np.full(6000, "one")
+    given = {} if groups is None else {"groups": groups[half]}
+    gp = DistributedGPRegressor(calibrate=kind, **FIXED).fit(
+        X[half], y[half], weight[half], **given
+    )
+    gp.save(tmp_path / "m.safetensors")
+    for model in (gp, distgp.load(tmp_path / "m.safetensors")):
+        lower, upper = model.predict_interval(X[3000:], 0.9, **given)
+        inside = (lower <= y[3000:]) & (y[3000:] <= upper)
+        assert abs(np.average(inside, weights=weight[3000:]) - 0.9) < 0.02
+    flat = Calibration(gp.model_.targets[0].calibration.scores)
+    assert flat.multiples(0.9, 1)[0] < gp.model_.targets[0].calibration.multiples(0.9, 1)[0]
+
+
+def test_intervals_by_another_aggregation_are_refused_where_they_are_calibrated():
+    X, y = data(300)
+    given = FIXED | {"n_experts": 3}
+    gp = DistributedGPRegressor(calibrate="conformal", **given).fit(X, y)
+    message = "calibrated for its own aggregation, 'pooled', and say nothing of another: leave"
+    for ask in (gp.predict_interval, gp.predict_with_interval):
+        with pytest.raises(ValueError, match=message):
+            ask(X, aggregation="poe")
+        ask(X, aggregation="poe", latent=True)
+        np.testing.assert_array_equal(ask(X, aggregation="pooled"), ask(X))
+    with pytest.raises(ValueError, match=message):
+        gp.predict_quantiles(X, [0.1], aggregation="rbcm")
+    gp.predict(X, aggregation="poe")
+    DistributedGPRegressor(**given).fit(X, y).predict_interval(X, aggregation="poe")
+
+
+def test_targets_held_out_for_calibration_are_checked_before_a_logarithm():
+    X, z = data(100)
+    y = np.exp(z)
+    for row in range(20):  # one of them at least is held out
+        wrong = np.where(np.arange(100) == row, -1.0, y)
+        gp = DistributedGPRegressor(target_transform="log", calibrate="conformal", **FIXED)
+        with pytest.raises(ValueError, match="needs positive targets, got 1 of 100"):
+            gp.fit(X, wrong)
 
 
 def test_intervals_of_normal_predictions():
@@ -81,11 +142,46 @@ def test_conformal_intervals_cover_where_normal_ones_do_not(tmp_path):
     assert again.calibrate == "conformal"
 
 
+def test_intervals_cover_new_rows_where_every_row_comes_three_times():
+    three, covers = np.repeat(np.arange(300), 3), []
+    given = {"expert": "exact", "n_experts": 1, "training": None, "noise": 1e-3}
+    gp = DistributedGPRegressor(calibrate="conformal", **given)
+    for seed in range(6):
+        X, y = data(300, seed)
+        X_new, y_new = data(1000, seed + 100)
+        with pytest.warns(RepeatsWarning, match="66.7 % of the 900 rows"):
+            gp.fit(X[three], y[three])
+        lower, upper = gp.predict_interval(X_new, 0.9)
+        covers.append(np.mean((lower <= y_new) & (y_new <= upper)))
+    assert 0.85 < np.mean(covers) < 0.95
+
+
 def test_calibration_rows_are_not_fitted():
     X, y = data(500)
     gp = DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X, y)
     assert gp.experts_.row_count() == 400
     assert len(gp.model_.targets[0].calibration.scores) == 100
+
+
+def scores_of(gp, X, y):
+    mean, std = gp.predict(X, return_std=True)
+    return np.sort(np.abs(y - mean) / std)
+
+
+def test_calibration_holds_out_the_rows_that_validation_says():
+    X, y = data(300)
+    when = np.random.default_rng(3).permutation(300)
+    for time, last in ((None, slice(240, 300)), (when, np.flatnonzero(when >= 240))):
+        gp = DistributedGPRegressor(calibrate="conformal", validation="last", **FIXED)
+        gp.fit(X, y, time=time)
+        found = gp.model_.targets[0].calibration.scores
+        np.testing.assert_allclose(found, scores_of(gp, X[last], y[last]))
+    groups = np.arange(300) % 5
+    gp = DistributedGPRegressor(calibrate="conformal", validation="groups", **FIXED)
+    gp.fit(X, y, groups=groups)
+    found = gp.model_.targets[0].calibration.scores
+    each = [scores_of(gp, X[groups == one], y[groups == one]) for one in range(5)]
+    assert [np.allclose(found, one) for one in each].count(True) == 1
 
 
 def test_groups_have_intervals_of_their_own():

@@ -1,15 +1,26 @@
 """What "auto" measures: how rows are held out, which candidate is taken, and what the user is told."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import distgp
-from distgp import DistributedGPRegressor
-from distgp.data.rows import Schema
+from distgp import DistributedGPRegressor, selection
+from distgp.data.rows import Rows, Schema, learnt
 from distgp.plan import resolve
-from distgp.selection import ChoiceWarning, hold_out
+from distgp.selection import (
+    ChoiceWarning,
+    CoverWarning,
+    NeighboursWarning,
+    RepeatsWarning,
+    _folds,
+    hold_out,
+)
 from distgp.selection.candidates import KERNELS_TRIED, ways_to_fit
+from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
+from distgp.selection.trials import Choice, Trial, divisions
 from distgp.training import Learning
 from distgp.training.learning import LARGEST_SIGNAL
 
@@ -52,6 +63,67 @@ def test_whole_groups_are_held_out():
     uneven = np.repeat(["large", "small"], [85, 15])
     for seed in range(5):
         assert set(uneven[hold_out(100, "groups", groups=uneven, seed=seed)[1]]) == {"small"}
+
+
+def test_equal_times_are_not_parted():
+    times = np.repeat([3.0, 1.0, 2.0], [3, 5, 4])
+    for share, wanted in ((0.1, {3.0}), (0.3, {3.0}), (0.5, {2.0, 3.0}), (0.9, {2.0, 3.0})):
+        train, test = hold_out(12, "last", time=times, share=share)
+        assert set(times[test]) == wanted and not set(times[train]) & wanted
+    assert len(hold_out(12, "last", time=np.repeat([1, 2], [11, 1]))[1]) == 1
+    with pytest.raises(ValueError, match="all 12 rows have the time 7"):
+        hold_out(12, "last", time=np.full(12, 7))
+
+
+@pytest.mark.parametrize("repeated", [0.1, 0.5, 1.0])
+def test_rows_with_the_same_inputs_are_held_out_together(repeated):
+    X = np.random.default_rng(0).normal(size=(60, 2)).round(1)
+    X[0], again = [0.0, 1.0], np.random.default_rng(1).permutation(60)[: round(60 * repeated)]
+    X = np.concatenate([X, X[again], [[-0.0, 1.0]]])
+    for seed in range(5):
+        train, test = hold_out(len(X), "random", inputs=X, seed=seed)
+        assert sorted([*train, *test]) == list(range(len(X)))
+        assert not {*map(tuple, X[train])} & {*map(tuple, X[test])}
+        assert 0.15 * len(X) < len(test) <= 0.2 * len(X)
+        assert set(test) != set(hold_out(len(X), "random", inputs=X, seed=seed + 5)[1])
+    rows = Rows(X, X[:, 0], Schema(2))
+    for train, test in [*divisions(rows, "random", 1000), *_folds(X, 3)]:
+        assert not {*map(tuple, X[train])} & {*map(tuple, X[test])}
+    assert sorted(np.concatenate([test for _, test in _folds(X, 3)])) == list(range(len(X)))
+
+
+def test_rows_that_do_not_repeat_are_held_out_as_they_were():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    for inputs in (X, np.zeros((50, 3))):  # where all are the same, nothing can be kept together
+        for a, b in zip(hold_out(50, "random", inputs=inputs), hold_out(50, "random"), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"calibrate": "conformal", "expert": "exact"},
+        {"n_experts": "cv", "expert": "exact"},
+    ],
+    ids=str,
+)
+def test_many_repeats_are_told(options):
+    X, y = smooth(240)
+    gp = DistributedGPRegressor(n_iter=2, **options)
+    twice, targets = np.concatenate([X, X[:8]]), np.concatenate([y, y[:8]])
+    with pytest.warns(RepeatsWarning, match="3.23 % of the 248 rows have the same inputs"):
+        gp.fit(twice, targets)
+    gp.fit(X, y)
+    gp.fit(np.concatenate([X, X[:2]]), np.concatenate([y, y[:2]]))  # not 1 %
+
+
+def test_repeats_are_told_only_where_rows_are_held_out():
+    X, y = smooth(100)
+    twice, targets = np.concatenate([X, X]), np.concatenate([y, y])
+    DistributedGPRegressor(expert="exact", n_iter=2).fit(twice, targets)
+    with pytest.warns(RepeatsWarning, match="50 % of the 200 rows"):
+        DistributedGPRegressor(n_iter=2).fit(twice, targets)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +225,88 @@ def test_a_baseline_that_wins_is_told():
     """A straight line whose last third continues it: a GP that returns to the mean is worse than it."""
     X = np.linspace(0, 1, 300)[:, None]
     y = 10 * X[:, 0] + 0.01 * np.random.default_rng(0).normal(size=300)
-    with pytest.warns(ChoiceWarning, match="ridge regression"):
+    too_narrow = pytest.warns(CoverWarning, match="too narrow: those of 90 %")
+    with pytest.warns(ChoiceWarning, match="ridge regression"), too_narrow:
         gp = DistributedGPRegressor(kernel="matern12", validation="last", n_iter=30).fit(X, y)
     assert "ridge regression" in [t.name for t in gp.choice_.better_baselines]
+
+
+def in_time(n, seed=0):
+    """Rows whose target has a state in it that changes slowly, and that no column says."""
+    rng = np.random.default_rng(seed)
+    X, y = smooth(n, seed)
+    return X, y + np.convolve(rng.normal(size=n + 59), np.full(60, 0.06), "valid")
+
+
+def test_residuals_that_correlate_in_the_order_of_the_rows_are_told(monkeypatch):
+    X, y = in_time(300)
+    gp = DistributedGPRegressor(n_iter=10)
+    with pytest.warns(NeighboursWarning, match=r"in the order of the rows, .* validation='last'"):
+        gp.fit(X, y)
+    mixed = np.random.default_rng(0).permutation(300)
+    gp.fit(X[mixed], y[mixed])  # nobody can tell
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        DistributedGPRegressor(n_iter=10, validation="last").fit(X, y)
+    assert NeighboursWarning not in [one.category for one in found]
+    # A way that is taken at once is measured on rows that are left out one by one.
+    monkeypatch.setattr(selection, "EXACT_ALONE", 250)
+    with pytest.warns(NeighboursWarning, match="in the order of the rows"):
+        gp.fit(X, y)
+    assert gp.choice_.validation == "one by one"
+    gp.fit(X[mixed], y[mixed])
+
+
+def test_residuals_that_correlate_along_a_date_are_told():
+    rng = np.random.default_rng(0)
+    state = np.convolve(rng.normal(size=319), np.full(20, 0.2), "valid")
+    order = rng.permutation(300)
+    when = pd.date_range("2026-01-01", periods=300, freq="h")[order]
+    table = pd.DataFrame({"a": rng.normal(size=300), "when": when})
+    X, y, columns, _ = learnt(table, state[order], missing="refuse", dates="expand")
+    rows, places = Rows(X, y, Schema.of(columns)), np.arange(300)
+    with pytest.warns(NeighboursWarning, match="in the order of 'when'"):
+        warn_of_neighbours(rows, Residuals.of(places, y, np.zeros(300), np.ones(300)))
+    two = np.stack([rng.normal(size=300), y], 1)
+    with pytest.warns(NeighboursWarning, match="in the order of 'when'"):
+        warn_of_neighbours(rows, Residuals.of(places, two, np.zeros((300, 2)), np.ones((300, 2))))
+
+
+def test_white_residuals_are_not_told():
+    rng, told = np.random.default_rng(0), 0
+    for _ in range(1000):
+        X, y = rng.normal(size=(100, 1)), rng.normal(size=100)
+        rows = Rows(X, y, Schema(1))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            warn_of_neighbours(rows, Residuals.of(np.arange(100), y, np.zeros(100), np.ones(100)))
+        told += len(found)
+    assert told <= 4  # one is expected
+    X, y = np.repeat(X, 3, 0), np.repeat(y, 3)  # copies are one row
+    warn_of_neighbours(
+        Rows(X, y, Schema(1)), Residuals.of(np.arange(300), y, np.zeros(300), np.ones(300))
+    )
+
+
+@pytest.mark.parametrize(
+    ("cover", "rows", "told"),
+    [
+        (0.8, 2000, "narrow"),
+        (0.99, 2000, "wide"),
+        (0.87, 2000, ""),
+        (0.95, 2000, ""),
+        (0.8, 50, ""),
+        (1.0, 50, ""),
+        (0.6, 50, "narrow"),
+    ],
+)
+def test_a_cover_that_chance_does_not_explain_is_told(cover, rows, told):
+    choice = Choice.of("random", 100, [Trial("one", 1.0, 1.0, cover, 1.0)], [], rows)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_of_cover(choice)
+    assert [one.category for one in found] == ([CoverWarning] if told else [])
+    assert not told or f"too {told}" in str(found[0].message)
 
 
 def test_times_and_groups_may_name_columns():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import distgp
 from distgp import DistributedGPRegressor
@@ -84,6 +85,23 @@ def test_noise_variances_are_those_of_a_naive_gp(name, tmp_path):
     gp.save(tmp_path / "m.safetensors")
     again = distgp.load(tmp_path / "m.safetensors")
     np.testing.assert_array_equal(again.predict(X_new, return_std=True)[1], observed)
+
+
+def test_the_trained_factor_multiplies_noise_variances_that_are_given():
+    """Rows are told a quarter of their noise: the factor of four is found, and holds for new rows."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (300, 1))
+    noise = np.linspace(0.01, 0.2, 300)
+    y = np.sin(3 * X[:, 0]) + np.sqrt(4 * noise) * rng.normal(size=300)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y, noise_variance=noise)
+    assert 3.0 < gp.noise_ < 5.0
+    latent = gp.predict(X[:9], return_std=True, latent=True)[1]
+    asked = gp.predict(X[:9], return_std=True, noise_variance=np.full(9, 0.3))[1]
+    np.testing.assert_allclose(asked**2, latent**2 + 0.3 * gp.noise_)
+    observed = gp.predict(X[:9], return_std=True)[1]
+    np.testing.assert_allclose(observed**2, latent**2 + noise.mean() * gp.noise_)
+    lower, upper = gp.predict_interval(X[:9], noise_variance=np.full(9, 0.3))
+    np.testing.assert_allclose(upper - lower, 2 * norm.ppf(0.95) * asked)
 
 
 def test_noise_variances_are_found_to_matter():

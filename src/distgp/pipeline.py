@@ -361,6 +361,17 @@ def combined_by(
     return replace(model, targets=tuple(targets))
 
 
+def check_calibration(model: Model[TargetModel], other: Model[TargetModel]) -> None:
+    """Refuse intervals of another combination of the experts than the one that was calibrated."""
+    for target, asked in zip(model.targets, other.targets, strict=True):
+        if target.calibration is not None and asked.combined is not target.combined:
+            raise ValueError(
+                f"intervals of this model are calibrated for its own aggregation, "
+                f"{target.aggregation.name!r}, and say nothing of another: leave aggregation= out, give "
+                "latent=True, or fit with that aggregation"
+            )
+
+
 def predict(
     model: Model[TargetModel],
     X: np.ndarray,
@@ -401,7 +412,8 @@ def calibrated(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[Targe
     targets, at = [], points(model, rows.X, noise=rows.noise)
     for target, y in zip(model.targets, rows.targets.T, strict=True):
         mean, variance = target.gaussian(at)
-        scores = Calibration.of(target.log_slope(y)[0], mean, np.sqrt(variance), groups)
+        z, std = target.log_slope(y)[0], np.sqrt(variance)
+        scores = Calibration.of(z, mean, std, groups, rows.weight)
         targets.append(replace(target, calibration=scores))
     return replace(model, targets=tuple(targets))
 

@@ -121,8 +121,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     warm_start : bool, default=False
         Whether another call of `fit` starts training from the hyperparameters found by the last.
     validation : {"random", "last", "groups"}, default="random"
-        How "auto" holds out rows: at random, for predictions between the rows; the last third, in the
-        order of the rows or of `time` in `fit`, for predictions beyond them; or whole groups.
+        How "auto" holds out rows: at random, those with the same inputs together, for predictions between
+        the rows; the last third, in the order of the rows or of `time` in `fit`, where equal times are not
+        parted, for predictions beyond them; or whole groups.
     time_limit : float, default=180
         Seconds that "auto" plans a fit for. It is a plan and not an alarm: work is chosen that an estimate
         says will fit, and nothing is cut off.
@@ -133,8 +134,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     calibrate : {"conformal", "mondrian"} or None, default=None
         Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
         how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
-        for each of the `groups` given in `fit`. It changes intervals and quantiles of observations, not
-        means and standard deviations.
+        for each of the `groups` given in `fit`. Intervals then hold on average, if rows are exchangeable.
+        It changes intervals and quantiles of observations, not means and standard deviations.
     missing : {"refuse", "drop", "impute"}, default="refuse"
         Missing values of tables: an error, rows left out (and predicted as NaN), or the mean of the
         training rows in their place; for text, the share of each text.
@@ -551,7 +552,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         groups : array-like of shape (N,) or str, optional
             The group of each point, or the name of a column of X, for calibrate="mondrian".
         aggregation : str or Aggregator, optional
-            Another aggregator of the same experts. Calibration is that of the model's own.
+            Another aggregator of the same experts. A calibrated model refuses it, unless `latent`: the
+            calibration is that of its own.
 
         Returns
         -------
@@ -599,7 +601,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         of_points = column_of(X, groups, "groups")
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
-        model = self._model(aggregation)
+        model = self._model_of_intervals(aggregation, latent)
         out = pipeline.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
         out = _blanked(out, keep)
         return out if np.ndim(q) else out[..., 0]
@@ -625,7 +627,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         points, keep = self._points(X)
         mean, variance, lower, upper = pipeline.with_interval(
-            self._model(aggregation), points, _central(coverage), latent=latent
+            self._model_of_intervals(aggregation, latent),
+            points,
+            _central(coverage),
+            latent=latent,
         )
         values = (mean, np.sqrt(variance), lower, upper)
         mean, std, lower, upper = (_blanked(value, keep) for value in values)
@@ -905,6 +910,15 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         if aggregation not in known:
             known[aggregation] = pipeline.combined_by(self.model_, method)
         return known[aggregation]
+
+    def _model_of_intervals(
+        self, aggregation: str | Aggregator | None, latent: bool
+    ) -> Model[TargetModel]:
+        """The model by an aggregator; refused where it is calibrated for another, unless `latent`."""
+        found = self._model(aggregation)
+        if not latent:
+            pipeline.check_calibration(self.model_, found)
+        return found
 
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""

@@ -51,6 +51,16 @@ def test_a_strong_ridge_gives_the_mean_of_poe():
     torch.testing.assert_close(strong, wanted, rtol=1e-6, atol=1e-8)
 
 
+def test_the_ridge_is_ten_where_none_is_given():
+    ensemble, data = build("sparse, own θ", 4)
+    rows = posterior(ensemble).predict(data.X)
+    g = 4 * precision_shares(rows.variance) * rows.mean
+    combined = OptLocal(n_eval=60).combine(ensemble)
+    assert combined.weights is not None
+    wanted = constrained(g @ g.mT, g @ data.y, 10.0)
+    torch.testing.assert_close(combined.weights, wanted, rtol=1e-8, atol=1e-10)
+
+
 def test_options_are_checked():
     with pytest.raises(ValueError, match="ridge"):
         OptLocal(ridge=-1.0)

@@ -13,8 +13,8 @@ import distgp
 from distgp import AGGREGATORS, RBF
 from distgp.aggregation import Ensemble
 from distgp.data import Shard, concatenate, stack, unstack
-from distgp.experts import ExactExpert, Expert, NearestExpert, Parameters
-from distgp.training import NearestRows, train
+from distgp.experts import ExactExpert, Expert, NearestExpert, Parameters, SparseExpert
+from distgp.training import NearestRows, PooledBound, train
 
 ALL = pytest.mark.parametrize(
     "expert",
@@ -87,6 +87,45 @@ def test_a_rows_own_noise_stands_on_the_diagonal():
     close(found.predict(X).mean, mean)
     close(found.predict(X).variance, variance)
     close(nearest.objective(t, own), -normal.log_prob(data.y), rtol=1e-6)
+
+
+def test_the_sparse_bound_counts_rows_own_noise():
+    """It is Titsias' bound with the noise σ²v of each row, below the exact GP's log p and next to it."""
+    data, t = shard(30, 2), theta()
+    factor = torch.linspace(0.01, 0.5, 30).double()
+    own = dataclasses.replace(data, noise=factor)
+    Z = t.inducing
+    assert Z is not None
+    Kuf = t.kernel(Z, data.X)
+    Q = Kuf.mT @ torch.linalg.inv(t.kernel(Z)) @ Kuf
+    S = Q + torch.diag(t.noise * factor)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(30).double(), S)
+    left = ((t.kernel.diag(data.X) - Q.diagonal()) / (t.noise * factor)).sum()
+    found = SparseExpert().objective(t, own)
+    close(found, 0.5 * left - normal.log_prob(data.y), rtol=1e-8)
+    exact = float(ExactExpert().objective(t, own))
+    assert float(found) >= exact
+    at_rows = dataclasses.replace(t, inducing=data.X)
+    assert exact - 1e-4 <= float(SparseExpert().objective(at_rows, own)) < exact + 1e-2
+
+
+def test_pooled_training_counts_rows_own_noise():
+    """Its objective is that of one sparse expert with all rows, with weights and noise variances."""
+    factor = torch.linspace(0.01, 0.5, 40).double()
+    data, t = dataclasses.replace(weighted(40), noise=factor), theta()
+    parts = list(data.chunks(15))
+    history = train(PooledBound(n_iter=2), SparseExpert(), t, parts).history
+    assert history[1].objective == pytest.approx(float(SparseExpert().objective(t, data)), rel=1e-9)
+
+
+@ALL
+def test_copies_with_noise_of_their_own(expert):
+    factor = torch.linspace(0.3, 3.0, 40).double()
+    data = dataclasses.replace(weighted(), noise=factor)
+    assert data.weight is not None
+    which = torch.arange(data.n).repeat_interleave(data.weight.long())
+    many = Shard.of(data.X[which], data.y[which], None, None, factor[which])
+    close(expert.objective(theta(), data), expert.objective(theta(), many), rtol=1e-9)
 
 
 @ALL

@@ -1,6 +1,7 @@
 """Training by nearest rows: Vecchia's likelihood of a sample, neighbours from all rows before."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -9,9 +10,13 @@ from helpers import close, shard
 
 import distgp
 from distgp.data import RandomPartition, split, stack
+from distgp.data.shard import row_priority
 from distgp.engines import LocalPlacement
 from distgp.experts import ExactExpert, NearestExpert, Parameters, SparseExpert
+from distgp.experts.neighborhoods import ORDER_SEED
 from distgp.training import LogNormal, NearestRows, train
+from distgp.training.learning import LEAST_NOISE
+from distgp.training.nearest import _priority_of_first
 
 DATA = shard(120, 2)
 SHARDS = split(DATA, RandomPartition().assign(DATA.X.numpy(), 4, 0))
@@ -45,6 +50,59 @@ def test_shards_and_workers_change_nothing(monkeypatch, coarse):
         np.testing.assert_allclose(
             [r.objective for r in other.history], [r.objective for r in one.history], rtol=1e-9
         )
+
+
+def test_a_third_of_the_neighbours_are_the_nearest_of_the_first_rows(monkeypatch):
+    """Naive: of the rows before a target in the order, the nearest of the first, and of the others."""
+    monkeypatch.setattr("distgp.training.nearest.COARSE_ROWS", 14)
+    found, look = [], NearestRows._neighbourhoods
+
+    def noted(self, *arguments):
+        found.append(look(self, *arguments))
+        return found[-1]
+
+    monkeypatch.setattr(NearestRows, "_neighbourhoods", noted)
+    algorithm = NearestRows(n_targets=120, n_neighbors=9, stages=1, search=False, n_iter=1)
+    train(algorithm, ExactExpert(), START, SHARDS)
+    (sets,) = found
+    place = row_priority(DATA.rows, ORDER_SEED)
+    first = place < _priority_of_first(14, 120.0)
+    assert 5 < int(first.sum()) < 30
+    scaled = DATA.X / torch.tensor([0.7, 0.9], dtype=DATA.X.dtype)
+    for X, real, limit in zip(sets.X, sets.real, sets.targets.rows, strict=True):
+        target = int((place == limit).nonzero()[0, 0])
+        far = (scaled - scaled[target]).square().sum(-1)
+        wanted = {target}
+        for some, k in ((first, 3), (~first, 6)):
+            before = (some & (place < limit)).nonzero()[:, 0]
+            wanted |= set(before[far[before].argsort()[:k]].tolist())
+        same = (X[real][:, None] == DATA.X).all(-1).nonzero()[:, 1]
+        assert set(same.tolist()) == wanted
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+@pytest.mark.parametrize(("training", "floor"), [("nearest", 1e-4), ("fact", 1e-6)])
+def test_the_noise_has_a_floor_in_units_of_the_targets_variance(training, floor, scale):
+    """A target without noise brings it there; with n_iter given, no refinement lifts the floor."""
+    X = np.random.default_rng(0).uniform(-1, 1, (150, 1))
+    y = scale * np.sin(2 * X[:, 0])
+    kernel, noise = scale**2 * distgp.RBF([1.0]), 1e-3 * scale**2
+    given = {"expert": "exact", "n_experts": 1, "normalize": False, "n_iter": 200}
+    gp = distgp.DistributedGPRegressor(training=training, kernel=kernel, noise=noise, **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gp.fit(X, y)
+    assert gp.noise_ == pytest.approx(floor * np.var(y), rel=0.01)
+
+
+def test_a_floor_that_is_lifted_leaves_another():
+    X = np.random.default_rng(0).uniform(-1, 1, (250, 1))
+    y = 1e3 * np.sin(2 * X[:, 0])
+    gp = distgp.DistributedGPRegressor(expert="exact", n_experts=1, kernel="rbf")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gp.fit(X, y)
+    assert gp.noise_ == pytest.approx(LEAST_NOISE, rel=0.05) and LEAST_NOISE == 1e-8
 
 
 def test_priors_bounds_and_fixed_parameters_hold():

@@ -4,6 +4,10 @@
 of these scores takes the place of the normal quantile. If the rows to come are exchangeable with these, the
 intervals cover at least c of them on average, whatever the model (Vovk et al. 2005; Lei et al. 2018). With
 groups the same holds within every group ("Mondrian").
+
+Where rows have weights w, so have their scores, and a row to come counts as much as they do on average: the
+smallest score is taken with Σ w of those up to it at least c(n + 1) times the mean of w (Tibshirani et al.
+2019).
 """
 
 from __future__ import annotations
@@ -36,24 +40,38 @@ def held_out(n: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores |y − mean| / std of held-out rows of one target, and of each group, in ascending order."""
+    """Scores |y − mean| / std of held-out rows of one target, and of each group, in ascending order.
+
+    Where rows have weights, `weights` are those of the scores, and `weights_by_group` those of each group.
+    """
 
     scores: np.ndarray
     groups: tuple[str, ...] = ()
     by_group: tuple[np.ndarray, ...] = ()
+    weights: np.ndarray | None = None
+    weights_by_group: tuple[np.ndarray, ...] = ()
 
     @staticmethod
     def of(
-        y: np.ndarray, mean: np.ndarray, std: np.ndarray, groups: ArrayLike | None = None
+        y: np.ndarray,
+        mean: np.ndarray,
+        std: np.ndarray,
+        groups: ArrayLike | None = None,
+        weight: np.ndarray | None = None,
     ) -> Calibration:
         """Score the predictions of held-out rows."""
         scores = np.abs(y - mean) / std
+        order = np.argsort(scores, kind="stable")
+        scores, weights = scores[order], None if weight is None else weight[order]
         if groups is None:
-            return Calibration(np.sort(scores))
-        names = as_names(groups)
+            return Calibration(scores, weights=weights)
+        names = as_names(groups)[order]
         found = tuple(sorted(set(names.tolist())))
-        by_group = tuple(np.sort(scores[names == name]) for name in found)
-        return Calibration(np.sort(scores), found, by_group)
+        by_group, own = (
+            () if values is None else tuple(values[names == name] for name in found)
+            for values in (scores, weights)
+        )
+        return Calibration(scores, found, by_group, weights, own)
 
     def multiples(self, coverage: float, n: int, groups: ArrayLike | None = None) -> np.ndarray:
         """Count the standard deviations that the interval reaches to each side of the mean, (n,).
@@ -61,15 +79,16 @@ class Calibration:
         Groups that are unknown, or have too few rows for this coverage, get the multiple of all rows,
         and with it its weaker guarantee. It is infinite where there are too few rows of all.
         """
-        whole = conformal_quantile(self.scores, coverage)
+        whole = conformal_quantile(self.scores, coverage, self.weights)
         found = np.full(n, whole)
         if groups is None:
             return found
         names = as_names(groups)
         if names.shape != (n,):
             raise ValueError(f"expected one group for each of {n} rows, got shape {names.shape}")
-        for name, scores in zip(self.groups, self.by_group, strict=True):
-            own = conformal_quantile(scores, coverage)
+        weights = self.weights_by_group or (None,) * len(self.groups)
+        for name, scores, weight in zip(self.groups, self.by_group, weights, strict=True):
+            own = conformal_quantile(scores, coverage, weight)
             found[names == name] = own if math.isfinite(own) else whole
         return found
 
@@ -81,10 +100,14 @@ def as_names(groups: ArrayLike) -> np.ndarray:
     return (values.astype(np.int64) if values.dtype.kind == "b" or whole else values).astype(str)
 
 
-def conformal_quantile(scores: np.ndarray, coverage: float) -> float:
-    """The ⌈(n + 1)c⌉-th smallest of n sorted scores; infinite where there are not as many."""
-    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)
-    return float(scores[max(rank, 1) - 1]) if rank <= len(scores) else math.inf
+def conformal_quantile(
+    scores: np.ndarray, coverage: float, weight: np.ndarray | None = None
+) -> float:
+    """The ⌈(n + 1)c⌉-th smallest of n sorted scores, by weight; infinite where there are not as many."""
+    n = len(scores)
+    below = np.arange(1, n + 1) if weight is None else np.cumsum(weight / weight.mean())
+    place = int(np.searchsorted(below, (n + 1) * coverage - 1e-9))
+    return float(scores[place]) if place < n else math.inf
 
 
 def multiples(scores: Calibration | None, q: float, n: int, groups: ArrayLike | None) -> np.ndarray:

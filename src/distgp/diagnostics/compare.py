@@ -203,7 +203,7 @@ def on_split(
     X, y = np.asarray(X), np.asarray(y)
     if not 0 < test < 1:
         raise ValueError(f"the share of test rows must be between 0 and 1, got {test}")
-    train, out = hold_out(len(X), validation, share=test, seed=seed, **options)
+    train, out = hold_out(len(X), validation, inputs=X, share=test, seed=seed, **options)
     needed = {"last": "time", "groups": "groups"}.get(model.validation, "")
     values = options.get(needed)  # for the model's own choice
     given = {} if values is None else {needed: np.asarray(values)[train]}

@@ -39,6 +39,7 @@ from distgp.experts.sums import (
     widened,
 )
 from distgp.kernels import prior_draws
+from distgp.likelihoods import own_noise_term
 
 SHARD_ROWS = 32
 """Rows per expert for each inducing input: its m³ is then little beside its nm²."""
@@ -115,7 +116,7 @@ class SparseExpert(Expert):
         """−(Titsias' bound on log p(y)), with the trace term."""
         wide = widened(parameters)
         sums = row_sums(wide, inducing_factor(wide), shard)
-        return negative_bound(wide.noise, sums)
+        return negative_bound(wide.noise, sums) + own_noise_term(shard)
 
     def condition(self, parameters: Parameters, shard: Shard | Iterable[Shard]) -> SparsePosterior:
         """Equation (2) of the paper, from one pass over a shard or over a stream of its pieces."""

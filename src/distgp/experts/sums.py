@@ -241,7 +241,8 @@ def negative_bound(noise: Tensor, sums: SparseSums, factors: SparseFactors | Non
     """−(collapsed lower bound of log p(y)), (*batch,).
 
     ½ [n log 2πσ² + log det B + yᵀy/σ² − ‖c‖² + tr(K − Q)/σ²], with Q = σ²AᵀA. Where rows have noise
-    variances σ²v of their own the constant ½Σ w log v is left out.
+    variances σ²v of their own, ½Σ w log v is to be added, which is no function of the sums:
+    `likelihoods.own_noise_term`.
     """
     LB, c = factors or factorised(noise, sums)
     data = sums.yy / noise - c.square().sum(-1)

@@ -49,6 +49,18 @@ def copies_term(rows: Shard, noise: Tensor) -> Tensor | float:
     return 0.5 * (each if rows.mask is None else torch.where(rows.mask, each, 0.0)).sum(-1)
 
 
+def own_noise_term(rows: Shard) -> Tensor | float:
+    """Return ½Σ w log v, (*batch,): the part of −log p that rows' own noise variances σ²v have in it.
+
+    It is the part of ½Σ w log 2πσ²v that does not change with σ², for those who count ½Σ w log 2πσ².
+    """
+    if rows.noise is None:
+        return 0.0
+    each = rows.noise.double().log()
+    each = each if rows.weight is None else each * rows.weight
+    return 0.5 * (each if rows.mask is None else torch.where(rows.mask, each, 0.0)).sum(-1)
+
+
 def in_noise_units(rows: Shard, values: Tensor) -> tuple[Tensor, Tensor]:
     """Divide functions' values (M, n) on rows, and the targets, by the root of each row's noise / σ²."""
     y = rows.y.to(values.dtype)

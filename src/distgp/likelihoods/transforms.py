@@ -40,8 +40,9 @@ class Transform(ABC):
     def log_slope(self, y: np.ndarray) -> np.ndarray:
         """Compute log g′(y), which turns a density of z into one of y."""
 
+    @staticmethod
     @abstractmethod
-    def check(self, y: np.ndarray) -> None:
+    def check(y: np.ndarray) -> None:
         """Refuse targets that g is not defined for."""
 
     def moments(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +72,8 @@ class Log(Transform):
         """Compute log (1/y)."""
         return -np.log(y)
 
-    def check(self, y: np.ndarray) -> None:
+    @staticmethod
+    def check(y: np.ndarray) -> None:
         """Refuse targets that are not positive."""
         if not (y > 0).all():
             raise ValueError(
@@ -133,7 +135,8 @@ class YeoJohnson(Transform):
         up, down = np.log1p(np.maximum(y, 0.0)), np.log1p(np.maximum(-y, 0.0))
         return (self.power - 1.0) * up + (1.0 - self.power) * down - np.log(self.scale)
 
-    def check(self, y: np.ndarray) -> None:
+    @staticmethod
+    def check(y: np.ndarray) -> None:
         """Take any targets."""
 
 
@@ -155,6 +158,11 @@ MAKERS: dict[str, Callable[[np.ndarray], Transform]] = {
 }
 TRANSFORMS = tuple(MAKERS)
 """The values of `target_transform`, beside None."""
+
+
+def check_targets(name: str, y: np.ndarray) -> None:
+    """Refuse targets that the transform of a name is not defined for."""
+    next(kind for kind in (Log, YeoJohnson) if kind.name == name).check(y)
 
 
 def transform_of(name: str, y: np.ndarray) -> Transform:

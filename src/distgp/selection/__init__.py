@@ -22,6 +22,7 @@ from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.experts import Parameters
+from distgp.likelihoods.transforms import check_targets
 from distgp.model import Model, TargetModel
 from distgp.pipeline import (
     FileRows,
@@ -42,6 +43,14 @@ from distgp.selection.candidates import (
     as_given,
     numbers_of_experts,
     ways_to_fit,
+)
+from distgp.selection.repeats import RepeatsWarning, labels_of_repeats, warn_of_repeats
+from distgp.selection.residuals import (
+    CoverWarning,
+    NeighboursWarning,
+    Residuals,
+    warn_of_cover,
+    warn_of_neighbours,
 )
 from distgp.selection.trials import (
     Choice,
@@ -64,7 +73,10 @@ __all__ = [
     "Candidate",
     "Choice",
     "ChoiceWarning",
+    "CoverWarning",
     "Fitted",
+    "NeighboursWarning",
+    "RepeatsWarning",
     "Trial",
     "choose_and_fit",
     "fit_files",
@@ -89,7 +101,10 @@ class Fitted(NamedTuple):
 
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
+    warn_of_repeats(plan, rows)
     held = None
+    if plan.target_transform is not None:
+        check_targets(plan.target_transform, rows.targets)
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
         rows, held = rows.take(train), rows.take(test)
@@ -100,7 +115,9 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     placed, begin = place(chosen, rows, transforms), time.perf_counter()
     model = _finished(chosen, placed)
     if choice is None and settled:  # taken at once: its figures come with the fit
-        choice = measured_one_by_one(chosen, rows, placed, model, time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
+        _warn(plan, rows, choice, left)
     if held is not None:
         model = calibrated(plan, model, held)
     return Fitted(model, placed.engine, choice, settled, results)
@@ -111,6 +128,7 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     choice, settled = None, {}
     if plan.measures:
         some = rows.sample(plan, TRIAL_SAMPLE)
+        warn_of_repeats(plan, some)
         plan, choice, settled = select(replace(plan, schema=some.schema), some)
     plan, placed = rows.place(plan)
     return Fitted(_finished(plan, placed), placed.engine, choice, settled)
@@ -135,13 +153,22 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     best = tried.candidate
     if plan.verbose:
         print(choice, file=sys.stderr)
-    if choice.better_baselines:
-        warn_user(better_baselines_text(choice), ChoiceWarning)
+    _warn(plan, rows, choice, tried.residuals)
     plan = plan.settled(best.settings)
     # The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
     draws = plan.algorithm is not None and plan.algorithm.draws_rows
     found = () if draws else tried.learnt
     return replace(plan, found=found, from_trial=True), choice, taken | dict(best.settings)
+
+
+def _warn(plan: Plan, rows: Rows, choice: Choice, left: Residuals | None) -> None:
+    """Warn of better baselines, of residuals that correlate, and of intervals that do not cover."""
+    if choice.better_baselines and choice.validation != "one by one":
+        warn_user(better_baselines_text(choice), ChoiceWarning)
+    if plan.validation == "random" and left is not None:
+        warn_of_neighbours(rows, left)
+    if plan.calibrate is None:
+        warn_of_cover(choice)
 
 
 def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
@@ -160,11 +187,15 @@ def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
 
 
 class _Tried(NamedTuple):
-    """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked."""
+    """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked.
+
+    With them are the residuals of the rows held out.
+    """
 
     candidate: Candidate
     trial: Trial
     learnt: tuple[Parameters, ...]
+    residuals: Residuals | None = None
     lacked: MemoryError | None = None
 
 
@@ -202,13 +233,15 @@ def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
 
 def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
     """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
-    settings, learnt, lacked = {**candidate.settings, **candidate.trial}, (), None
+    settings = {**candidate.settings, **candidate.trial}
+    learnt, lacked, residuals = (), None, None
+    places = np.concatenate([test for _, test in parts])
     asked = plan.given["n_iter"]
     if asked is not None and "n_iter" in settings:
         settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
 
     def predictions() -> tuple[np.ndarray, np.ndarray]:
-        nonlocal learnt, lacked
+        nonlocal learnt, lacked, residuals
         found = []
         for train, test in parts:
             some = rows.take(train[: candidate.rows])
@@ -222,10 +255,11 @@ def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _T
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
         mean, variance = (np.concatenate(kind) for kind in zip(*found, strict=True))
+        residuals = Residuals.of(places, rows.y[places], mean, np.sqrt(variance))
         return mean, np.sqrt(variance)
 
-    tested = rows.y[np.concatenate([test for _, test in parts])]
-    return _Tried(candidate, measure(candidate.name, predictions, tested), learnt, lacked)
+    trial = measure(candidate.name, predictions, rows.y[places])
+    return _Tried(candidate, trial, learnt, residuals, lacked)
 
 
 def _best(found: Sequence[_Tried]) -> _Tried:
@@ -245,7 +279,7 @@ def _cross_validated(
     """Settle n_experts="cv": the number of experts with the lowest NLPD over three folds."""
     if plan.n_experts != "cv":
         return plan, None
-    folds = list(KFold(3, shuffle=True, random_state=plan.seed % 2**32).split(rows.X))
+    folds = _folds(rows.X, plan.seed)
     numbers, scores = numbers_of_experts(len(rows)), []
     for number in numbers:
         trial, found = plan.settled({"n_experts": number, "verbose": False}), []
@@ -261,10 +295,28 @@ def _cross_validated(
     return plan.settled({"n_experts": best}), {"n_experts": numbers, "nlpd": scores}
 
 
+def _folds(X: np.ndarray, seed: int) -> Divisions:
+    """Divide rows into three folds to predict, with rows that have the same inputs in one of them."""
+    labels = labels_of_repeats(X)
+    if labels is None or labels.max() < 2:
+        labels = np.arange(len(X))
+    folds = KFold(3, shuffle=True, random_state=seed % 2**32).split(np.arange(labels.max() + 1))
+    parts = [np.isin(labels, test) for _, test in folds]
+    return [(np.flatnonzero(~out), np.flatnonzero(out)) for out in parts]
+
+
 def _calibration_rows(plan: Plan, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Divide rows into those to fit and those held out for calibration, as `validation` says."""
     kind = "random" if plan.calibrate == "mondrian" else plan.validation
     time = rows.time if kind == "last" else None
     groups = rows.groups if kind == "groups" else None
     share = calibration.held_out(len(rows)) / len(rows)
-    return hold_out(len(rows), kind, time=time, groups=groups, share=share, seed=plan.seed + 1)
+    return hold_out(
+        len(rows),
+        kind,
+        time=time,
+        groups=groups,
+        inputs=rows.X,
+        share=share,
+        seed=plan.seed + 1,
+    )

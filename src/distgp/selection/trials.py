@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from distgp.data.rows import Rows
 from distgp.diagnostics import metrics
 from distgp.plan import VALIDATIONS
+from distgp.selection.repeats import labels_of_repeats
 
 SHARES = {"random": 0.2, "last": 1.0 / 3.0, "groups": 0.2}
 """The share of rows that is held out, by kind."""
@@ -25,14 +26,16 @@ def hold_out(
     *,
     time: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    inputs: np.ndarray | None = None,
     share: float | None = None,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divide n rows into those to learn from, and those to hold out, and return the places of both.
 
-    "random" draws rows at random, "last" takes the last in the order of `time` (numbers or dates), or of
-    the rows where it is not given, and "groups" draws whole groups until they make up the share: a
-    fifth by default, of the last rows a third. Each part has one row at least.
+    "random" draws rows at random, and keeps rows with the same `inputs` together where these are given;
+    "last" takes the last in the order of `time` (numbers or dates), or of the rows where it is not given,
+    and does not part equal times; "groups" draws whole groups until they make up the share: a fifth by
+    default, of the last rows a third. Each part has one row at least.
     """
     if validation not in VALIDATIONS:
         named = ", ".join(map(repr, VALIDATIONS))
@@ -45,8 +48,11 @@ def hold_out(
     if validation == "groups":
         return _by_groups(n, groups, size, rng)
     if validation == "last":
-        order = np.arange(n) if time is None else _order(time, n)
-        return order[: n - size], order[n - size :]
+        order, place = (np.arange(n), n - size) if time is None else _in_time(time, n, size)
+        return order[:place], order[place:]
+    labels = None if inputs is None else labels_of_repeats(inputs)
+    if labels is not None:
+        return _whole_groups(labels, size, rng)
     order = rng.permutation(n)
     return np.sort(order[size:]), np.sort(order[:size])
 
@@ -67,14 +73,36 @@ def divisions(rows: Rows, validation: str, largest: int, seed: int = 0) -> Divis
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, repeat])
         train, test = hold_out(
-            len(rows), validation, time=rows.time, groups=groups, seed=seed + repeat
+            len(rows),
+            validation,
+            time=rows.time,
+            groups=groups,
+            inputs=rows.X,
+            seed=seed + repeat,
         )
         made.append((rng.permutation(train), rng.permutation(test)[: largest // repeats]))
     return made
 
 
-def _order(time: ArrayLike, n: int) -> np.ndarray:
-    """The places of rows from the earliest to the latest."""
+def _in_time(time: ArrayLike, n: int, size: int) -> tuple[np.ndarray, int]:
+    """The places of rows from the earliest to the latest, and how many are not held out.
+
+    About `size` are held out: the boundary is the change of time that is nearest to it.
+    """
+    values = times_of_rows(time, n)
+    order = np.argsort(values, kind="stable")
+    changes = 1 + np.flatnonzero(values[order][1:] != values[order][:-1])
+    if not len(changes):
+        raise ValueError(
+            f"validation='last' holds out the last rows in time, but all {n} rows have the time "
+            f"{values[0]}: give times that differ, also among the rows that calibrate leaves, or "
+            "validation='random'"
+        )
+    return order, int(changes[np.abs(changes - (n - size)).argmin()])
+
+
+def times_of_rows(time: ArrayLike, n: int) -> np.ndarray:
+    """Read the time of each row, as numbers or dates."""
     times = getattr(time, "dt", time)
     if getattr(times, "tz", None) is not None:  # pandas' times with a zone, as UTC
         time = times.tz_convert(None)  # pyright: ignore[reportAttributeAccessIssue]
@@ -87,7 +115,7 @@ def _order(time: ArrayLike, n: int) -> np.ndarray:
             "time must be numbers or dates without missing values, got "
             f"{values.dtype}; convert it, for example by pandas.to_datetime"
         )
-    return np.argsort(values, kind="stable")
+    return values
 
 
 def _by_groups(
@@ -99,18 +127,26 @@ def _by_groups(
     if values.shape != (n,):
         raise ValueError(f"groups must have one value for each of the {n} rows, got {values.shape}")
     try:
-        _, label, count = np.unique(values, return_inverse=True, return_counts=True)
+        found, label = np.unique(values, return_inverse=True)
     except TypeError as error:
         raise ValueError(
             "groups must be all numbers or all text, without missing values"
         ) from error
-    if len(count) < 2:
+    if len(found) < 2:
         raise ValueError("validation='groups' needs two groups at least, got one")
-    chosen, total = [], 0
+    return _whole_groups(label, size, rng)
+
+
+def _whole_groups(
+    label: np.ndarray, size: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw groups, numbered in `label`, until they have `size` rows: one at least, and not all."""
+    count = np.bincount(label)
+    most, total, chosen = max(size, count.min()), 0, np.zeros(len(count), dtype=bool)
     for group in rng.permutation(len(count)):  # those that fit, in random order
-        if total + count[group] <= max(size, count.min()):
-            chosen, total = [*chosen, group], total + count[group]
-    out = np.isin(label, chosen)
+        if total + count[group] <= most:
+            chosen[group], total = True, total + count[group]
+    out = chosen[label]
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
@@ -301,7 +337,7 @@ def with_spread(
     model: PointRegressor, X: np.ndarray, y: np.ndarray, X_test: np.ndarray, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predict numbers, with the standard deviation of the errors on rows that the model did not see."""
-    train, test = hold_out(len(y), "random", seed=seed)
+    train, test = hold_out(len(y), "random", inputs=X, seed=seed)
     errors = y[test] - model.fit(X[train], y[train]).predict(X[test])
     mean = np.asarray(model.fit(X, y).predict(X_test))
     spread = np.sqrt(np.mean(np.square(errors), axis=0))

@@ -24,6 +24,7 @@ from distgp.experts.sums import (
     row_sums,
     widened,
 )
+from distgp.likelihoods import own_noise_term
 from distgp.linalg import JitterWarning
 from distgp.training.fact import Lbfgs
 from distgp.training.objective import UNUSABLE, Layout, Objective, log_prior
@@ -58,7 +59,10 @@ class PooledBound(Algorithm):
         if "AAt" not in shared:
             with torch.no_grad():
                 sums = _sums(objective.layout, rows, shared["x"])
-            return Reply({name: getattr(sums, name) for name in (*SUMS, "yy", "n")}, {})
+            found = {name: getattr(sums, name) for name in (*SUMS, "yy", "n")}
+            return Reply(
+                found | {"own_noise": torch.zeros_like(sums.yy) + own_noise_term(rows)}, {}
+            )
         with warnings.catch_warnings(action="ignore", category=JitterWarning):
             gradient = gradient_by_rows(
                 lambda x: widened(objective.layout.unpack(x)),
@@ -114,7 +118,7 @@ def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[Tensor, Te
     total = SparseSums(**sums, yy=summed["yy"], n=summed["n"])
     try:
         theta = widened(objective.layout.unpack(point))
-        bound = negative_bound(theta.noise, total)
+        bound = negative_bound(theta.noise, total) + summed["own_noise"]
     except UNUSABLE:
         return x.new_tensor(torch.nan), {}, torch.full_like(x, torch.nan)
     value = bound - log_prior(objective.priors, theta)

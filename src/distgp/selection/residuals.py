@@ -1,0 +1,93 @@
+"""Warnings of what the residuals of the rows held out say: of rows in time, and of intervals.
+
+Rows that are held out at random have neighbours among those that a model learns from. Where something that
+the columns do not say changes slowly from row to row, that is no test of predictions of rows to come.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from distgp._util.checks import warn_user
+from distgp.data.rows import Rows
+from distgp.selection.repeats import labels_of_repeats
+from distgp.selection.trials import Choice
+
+WHITE = 0.999
+"""The share of series without any correlation that are not warned of."""
+NOMINAL, FAR = 0.9, 0.05
+"""The cover that is asked for, and the distance from it, beyond that which chance explains, that is far."""
+
+
+class NeighboursWarning(UserWarning):
+    """Residuals of rows that follow each other correlate, and rows are held out at random."""
+
+
+class CoverWarning(UserWarning):
+    """Intervals cover far more, or far fewer, of the rows held out than they should."""
+
+
+class Residuals(NamedTuple):
+    """Standardised residuals (m, targets) of rows that a model did not see, and the places of the rows."""
+
+    places: np.ndarray
+    values: np.ndarray
+
+    @staticmethod
+    def of(places: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Residuals:
+        """Divide the errors of predictions by their standard deviations."""
+        return Residuals(places, ((y - mean) / std).reshape(len(places), -1))
+
+
+def warn_of_neighbours(rows: Rows, found: Residuals) -> None:
+    """Warn where residuals correlate in the order of the rows, or along a column of dates.
+
+    The z of a correlation r between the m residuals and the next is r√m, and the largest of all orders and
+    targets counts. Of rows with the same inputs one is taken.
+    """
+    labels = labels_of_repeats(rows.X[found.places])
+    if labels is not None:
+        found = Residuals(*(part[np.unique(labels, return_index=True)[1]] for part in found))
+    orders = {"the order of the rows": found.places.astype(np.float64)}
+    if (table := rows.schema.table) is not None:
+        for place in sorted(table.days):
+            orders[f"the order of {table.owners[place]!r}"] = rows.X[found.places, place]
+    r, name = max(
+        (_correlation(column[np.argsort(order, kind="stable")]), name)
+        for name, order in orders.items()
+        for column in found.values.T
+    )
+    tests = len(orders) * found.values.shape[1]
+    if r * math.sqrt(len(found.places)) > norm.isf((1.0 - WHITE) / tests):
+        warn_user(
+            f"in {name}, residuals of rows held out correlate with the next ({r:.2f}): something changes "
+            "slowly that the columns do not say. Rows held out at random have neighbours among those "
+            "learnt from, so that figures and intervals hold between these rows, and not for rows to "
+            "come. For such rows give validation='last', with time= where the rows are not in order, or "
+            "validation='groups'; a column that says what changes helps in any case",
+            NeighboursWarning,
+        )
+
+
+def _correlation(values: np.ndarray) -> float:
+    """Return the correlation of values with the next; 0 where they do not vary."""
+    values = values - values.mean()
+    total = float(values @ values)
+    return float(values[:-1] @ values[1:]) / total if 0.0 < total < math.inf else 0.0
+
+
+def warn_of_cover(choice: Choice) -> None:
+    """Warn where the cover of the candidate taken is far from 90 %, by more than chance explains."""
+    cover, error = choice.best.cover, math.sqrt(NOMINAL * (1.0 - NOMINAL) / choice.held_out)
+    if abs(cover - NOMINAL) > FAR + norm.isf((1.0 - WHITE) / 2) * error:
+        wide = "narrow" if cover < NOMINAL else "wide"
+        warn_user(
+            f"intervals are too {wide}: those of 90 % hold {100 * cover:.0f} % of the {choice.held_out:,} "
+            f"rows held out, predicted by {choice.best.name}. Where coverage matters, give "
+            "calibrate='conformal'; a skewed target may need a target_transform",
+            CoverWarning,
+        )

@@ -66,6 +66,10 @@ from distgp.selection.trials import (
 
 TRIAL_TEST = 2_000
 """Rows that a candidate is measured on."""
+FOLDS = 5
+"""Folds in which candidates for few rows are measured on all of them."""
+ERRORS = 2.0
+"""Standard errors by which another way to fit few rows must be better than one exact GP."""
 TRIAL_SAMPLE = 20_000
 """Rows on which the choice is made where rows stay with the workers."""
 
@@ -197,11 +201,21 @@ class _Tried(NamedTuple):
     learnt: tuple[Parameters, ...]
     residuals: Residuals | None = None
     lacked: MemoryError | None = None
+    densities: np.ndarray | None = None
+
+    def beats(self, other: _Tried) -> bool:
+        """Whether the rows held out are predicted better than by another, by two standard errors."""
+        assert self.densities is not None and other.densities is not None
+        gain = self.densities - other.densities
+        return bool(gain.mean() > ERRORS * gain.std() / np.sqrt(len(gain)))
 
 
 def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
     """Measure the ways to fit, and then the kernels for the best of them."""
+    few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
     parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
+    if few:  # one hold-out of so few rows tells little
+        parts = _folds(rows.X, plan.seed, FOLDS)
     with Progress("choosing", show=plan.verbose) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore")
 
@@ -213,15 +227,20 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
             return found
 
         found = tried(_ways(plan, rows)) if plan.measures_ways else []
+        best = _best(found, first_wins=few) if found else None
         if plan.kernel is None:
             # The best way to fit has been measured with the first of the kernels.
-            first = _best(found).candidate.with_kernels()[1:] if found else None
-            found += tried(first or as_given(plan).with_kernels())
+            kernels = (
+                as_given(plan).with_kernels() if best is None else best.candidate.with_kernels()[1:]
+            )
+            more = tried(kernels)
+            found, best = found + more, _best([*more, *([] if best is None else [best])])
         others = baselines(rows, parts, plan.seed)
+    assert best is not None
     held_out = len(np.unique(np.concatenate([test for _, test in parts])))
     trials = [one.trial for one in found]
-    choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out)
-    return _best(found), choice
+    choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out, best.trial.name)
+    return best, choice
 
 
 def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
@@ -234,18 +253,23 @@ def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
 def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
     """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
     settings = {**candidate.settings, **candidate.trial}
-    learnt, lacked, residuals = (), None, None
+    learnt, lacked, residuals, densities = (), None, None, None
     places = np.concatenate([test for _, test in parts])
     asked = plan.given["n_iter"]
     if asked is not None and "n_iter" in settings:
         settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
 
     def predictions() -> tuple[np.ndarray, np.ndarray]:
-        nonlocal learnt, lacked, residuals
-        found = []
+        nonlocal learnt, lacked, residuals, densities
+        found, given = [], ()
+        if candidate.learns_once and len(parts) == FOLDS:
+            quick = plan.trial(settings, len(rows))
+            given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
         for train, test in parts:
             some = rows.take(train[: candidate.rows])
             quick = plan.trial(settings, len(some))
+            if given:
+                quick = replace(quick, algorithm=None, found=given, from_trial=True)
             try:
                 model = fit(quick, place(quick, some))
             except MemoryError as error:
@@ -256,20 +280,27 @@ def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _T
             learnt = tuple(target.parameters for target in model.targets)
         mean, variance = (np.concatenate(kind) for kind in zip(*found, strict=True))
         residuals = Residuals.of(places, rows.y[places], mean, np.sqrt(variance))
+        each = np.square(residuals.values) + np.log(variance).reshape(len(places), -1)
+        densities = -0.5 * each.sum(-1)  # up to a constant
         return mean, np.sqrt(variance)
 
     trial = measure(candidate.name, predictions, rows.y[places])
-    return _Tried(candidate, trial, learnt, residuals, lacked)
+    return _Tried(candidate, trial, learnt, residuals, lacked, densities)
 
 
-def _best(found: Sequence[_Tried]) -> _Tried:
-    """The candidate with the lowest NLPD in its trial; an error where none could be fitted."""
+def _best(found: Sequence[_Tried], first_wins: bool = False) -> _Tried:
+    """The candidate with the lowest NLPD in its trial; an error where none could be fitted.
+
+    Where the first wins, another must be better than it by two standard errors.
+    """
     fine = [one for one in found if not one.trial.error]
     if not fine:
         if all(one.lacked for one in found):
             raise cast(MemoryError, found[0].lacked)
         reasons = dict.fromkeys(one.trial.error for one in found)
         raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
+    if first_wins and not found[0].trial.error:
+        fine = [found[0], *(one for one in fine[1:] if one.beats(found[0]))]
     return min(fine, key=lambda one: one.trial.nlpd)
 
 
@@ -295,12 +326,12 @@ def _cross_validated(
     return plan.settled({"n_experts": best}), {"n_experts": numbers, "nlpd": scores}
 
 
-def _folds(X: np.ndarray, seed: int) -> Divisions:
-    """Divide rows into three folds to predict, with rows that have the same inputs in one of them."""
+def _folds(X: np.ndarray, seed: int, count: int = 3) -> Divisions:
+    """Divide rows into folds to predict, with rows that have the same inputs in one of them."""
     labels = labels_of_repeats(X)
-    if labels is None or labels.max() < 2:
+    if labels is None or labels.max() < count - 1:
         labels = np.arange(len(X))
-    folds = KFold(3, shuffle=True, random_state=seed % 2**32).split(np.arange(labels.max() + 1))
+    folds = KFold(count, shuffle=True, random_state=seed % 2**32).split(np.arange(labels.max() + 1))
     parts = [np.isin(labels, test) for _, test in folds]
     return [(np.flatnonzero(~out), np.flatnonzero(out)) for out in parts]
 

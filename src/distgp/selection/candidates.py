@@ -48,13 +48,15 @@ KERNELS_TRIED = (FIRST_KERNEL, "rbf", "matern52 + linear", "rbf + linear", "line
 class Candidate(NamedTuple):
     """A way to fit: the name that the user reads, and the parameters that it sets, by name.
 
-    `trial` are parameters that make its trial cheaper, which learns from `rows` rows at most.
+    `trial` are parameters that make its trial cheaper, which learns from `rows` rows at most. One that
+    `learns_once` is conditioned on each part of the rows with the θ of all of them.
     """
 
     name: str
     settings: Mapping[str, object]
     trial: Mapping[str, object] = MappingProxyType({})
     rows: int | None = None
+    learns_once: bool = False
 
     def with_kernels(self) -> list[Candidate]:
         """The same way to fit, with every kernel that is tried."""
@@ -101,7 +103,7 @@ def ways_to_fit(n: int, exact_fits: bool = False) -> list[Candidate]:
         "n_inducing": OWN_INDUCING,
     }
     independent = Candidate("independent experts, opt-local", own, {"n_iter": 40}, TRIAL_ROWS)
-    exact = Candidate("exact GP", EXACT, {"n_iter": 60})
+    exact = Candidate("exact GP", EXACT, {"n_iter": 60}, learns_once=True)
     if n <= EXACT_ALONE:
         return [exact, independent]
     sparse = {"n_inducing": 256, "n_iter": 30}

@@ -212,11 +212,17 @@ class Choice:
 
     @staticmethod
     def of(
-        validation: str, rows: int, trials: Sequence[Trial], others: Sequence[Trial], held_out: int
+        validation: str,
+        rows: int,
+        trials: Sequence[Trial],
+        others: Sequence[Trial],
+        held_out: int,
+        chosen: str | None = None,
     ) -> Choice:
-        """Put candidates and baselines in order, and mark the candidate with the lowest NLPD."""
+        """Put candidates and baselines in order, and mark the one chosen, by default the first."""
         order = sorted(trials, key=lambda t: (bool(t.error), t.nlpd))
-        order[0] = replace(order[0], chosen=True)
+        taken = order[0].name if chosen is None else chosen
+        order = [replace(one, chosen=one.name == taken) for one in order]
         return Choice(validation, rows, held_out, (*order, *sorted(others, key=lambda t: t.nlpd)))
 
     @property

@@ -1,6 +1,7 @@
 """What "auto" measures: how rows are held out, which candidate is taken, and what the user is told."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 import distgp
 from distgp import DistributedGPRegressor, selection
 from distgp.data.rows import Rows, Schema, learnt
+from distgp.experts import Parameters
 from distgp.plan import resolve
 from distgp.selection import (
     ChoiceWarning,
@@ -18,7 +20,7 @@ from distgp.selection import (
     _folds,
     hold_out,
 )
-from distgp.selection.candidates import KERNELS_TRIED, ways_to_fit
+from distgp.selection.candidates import KERNELS_TRIED, QUICK, SLOWER, ways_to_fit
 from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
 from distgp.selection.trials import Choice, Trial, divisions
 from distgp.training import Learning
@@ -397,3 +399,43 @@ def test_training_starts_where_the_trial_of_the_best_ended(n, monkeypatch):
     for a, b in zip(gp.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True):
         np.testing.assert_allclose(a, b, atol=0.05)
     assert alone or len(gp.training_.history) < len(plain.training_.history)
+
+
+def test_a_trial_that_is_worse_than_a_baseline_is_tried_again(monkeypatch):
+    X, y = smooth(1_700)
+    seen, learn = [], Learning.on
+
+    def spoilt(learning, expert, shards):
+        algorithm = learning.algorithm
+        seen.append(algorithm)
+        if algorithm == QUICK:  # the first trial of nearest rows ends in a bad place
+            found, theta = learn(learning, expert, shards), learning.start
+            low = {"variance": 1e-3 * theta.kernel.parameters()["variance"]}
+            bad = Parameters(theta.kernel.with_parameters(low), 1e-3 * theta.noise)
+            return replace(found, parameters=bad)
+        return learn(learning, expert, shards)
+
+    monkeypatch.setattr(Learning, "on", spoilt)
+    gp = DistributedGPRegressor(time_limit=1e-6, random_state=0).fit(X, y)
+    assert QUICK in seen and SLOWER in seen
+    nearest = next(trial for trial in gp.choice_.trials if trial.name == "nearest rows")
+    ridge = next(trial for trial in gp.choice_.trials if trial.name == "ridge regression")
+    assert nearest.nlpd < ridge.nlpd
+
+
+def test_few_rows_take_another_way_only_where_it_is_clearly_better(monkeypatch):
+    X, y = smooth(300)
+    gp = DistributedGPRegressor(n_iter=20).fit(X, y)
+    assert gp.choice_.held_out == 300, "every row is held out once"
+    named = {trial.name: trial for trial in gp.choice_.trials}
+    other = named["independent experts, opt-local"]
+    monkeypatch.setattr("distgp.selection._Tried.beats", lambda *given: True)
+    monkeypatch.setattr("distgp.selection.trials.metrics.nlpd", better_for(other.rmse))
+    taken = DistributedGPRegressor(n_iter=20).fit(X, y)
+    assert gp.choice_.best.name == "exact GP"
+    assert taken.choice_.best.name == "independent experts, opt-local"
+
+
+def better_for(rmse):
+    """An NLPD that is lowest for predictions with this RMSE."""
+    return lambda y, mean, variance: abs(float(np.sqrt(np.mean((y - mean) ** 2))) - rmse)

@@ -219,10 +219,17 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
     with Progress("choosing", show=plan.verbose) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore")
 
+        others = baselines(rows, parts, plan.seed)
+        least = min(baseline.nlpd for baseline in others)
+
         def tried(candidates: Sequence[Candidate]) -> list[_Tried]:
             found = []
             for candidate in candidates:
-                found.append(_tried(plan, rows, parts, candidate))
+                one = _tried(plan, rows, parts, candidate)
+                if candidate.again and not one.trial.nlpd <= least:
+                    slower = candidate._replace(trial=candidate.again)
+                    one = _best_of(one, _tried(plan, rows, parts, slower))
+                found.append(one)
                 progress.advance(text=candidate.name)
             return found
 
@@ -235,7 +242,6 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
             )
             more = tried(kernels)
             found, best = found + more, _best([*more, *([] if best is None else [best])])
-        others = baselines(rows, parts, plan.seed)
     assert best is not None
     held_out = len(np.unique(np.concatenate([test for _, test in parts])))
     trials = [one.trial for one in found]
@@ -286,6 +292,13 @@ def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _T
 
     trial = measure(candidate.name, predictions, rows.y[places])
     return _Tried(candidate, trial, learnt, residuals, lacked, densities)
+
+
+def _best_of(one: _Tried, other: _Tried) -> _Tried:
+    """Of two trials of a candidate, the one with the lower NLPD; their times are added."""
+    seconds = one.trial.seconds + other.trial.seconds
+    better = other if one.trial.error or other.trial.nlpd < one.trial.nlpd else one
+    return better._replace(trial=replace(better.trial, seconds=seconds))
 
 
 def _best(found: Sequence[_Tried], first_wins: bool = False) -> _Tried:

@@ -22,6 +22,7 @@ from distgp.diagnostics.summary import Summary, relevance_of
 from distgp.engines import Engine
 from distgp.files import model_file
 from distgp.model import Model
+from distgp.plan import tensor_like
 
 ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
@@ -190,8 +191,8 @@ def load(path: Path | str, device: str | None = None) -> Any:
     -------
     DistributedGPRegressor or SparseGridGP
     """
-    if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
+    if device is not None:
+        tensor_like(device, torch.float64)  # refuses one that does not exist here
     state = model_file.load(path, device)
     with model_file.readable(path):
         return _restored(path, state, device)
@@ -208,12 +209,30 @@ def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> Mo
     elif parameters["device"] != "cpu" and not torch.cuda.is_available():
         parameters["device"] = "cpu"
     made: Any = ESTIMATORS[kind](**parameters)
-    made.model_ = model = state["model"]
+    made.model_ = model = _checked(state["model"])
     made.n_features_in_ = model.schema.n_features
     if model.schema.names is not None:
         made.feature_names_in_ = np.array(model.schema.names, dtype=object)
     made.choice_, made.settled_ = state.get("choice"), state.get("settled") or {}
     return made
+
+
+def _checked(model: Model[Any]) -> Model[Any]:
+    """Return a model whose parts belong together; others were put together by hand."""
+    if not isinstance(model, Model) or not model.targets:
+        raise ValueError("there is no model in it")
+    if model.one_target and len(model.targets) > 1:
+        raise ValueError(f"one target was expected, but there are {len(model.targets)}")
+    schema = model.schema
+    widths = {len(target.scaling.x_mean) for target in model.targets}
+    widths |= {len(target.scaling.x_scale) for target in model.targets}
+    widths |= set() if schema.names is None else {len(schema.names)}
+    widths |= set() if schema.table is None else {len(schema.table.features)}
+    if widths != {schema.n_features}:
+        raise ValueError(
+            f"its {schema.n_features} columns are not those of its parts, {sorted(widths)}"
+        )
+    return model
 
 
 def _number(value: torch.Tensor) -> float | np.ndarray:

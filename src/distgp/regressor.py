@@ -37,7 +37,7 @@ from distgp.data.rows import (
 from distgp.diagnostics import findings
 from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
-from distgp.experts import Expert
+from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
 from distgp.mixin import ModelMixin, names_of
 from distgp.model import Model, TargetModel
@@ -906,10 +906,15 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             known[aggregation] = pipeline.combined_by(self.model_, method)
         return known[aggregation]
 
+    def _is_expert_by_name(self, expert: Expert) -> bool:
+        """Whether the name of an expert stands for the same one, beside the other parameters."""
+        named = EXPERTS[expert.name].with_options(self.n_neighbors)
+        return type(named) is type(expert) and vars(named) == vars(expert)
+
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
         plain: dict[str, Any] = {"device": str(self.device), "fixed": list(self.fixed)}
-        if isinstance(self.expert, Expert):
+        if isinstance(self.expert, Expert) and self._is_expert_by_name(self.expert):
             plain["expert"] = self.expert.name
         if not isinstance(self.partition, str | Partition):
             plain["partition"] = as_labels(self.partition)

@@ -185,6 +185,11 @@ class TargetModel:
 
         Those of observations are calibrated where the model is.
         """
+        if latent and groups is not None:
+            raise ValueError(
+                "groups= is for intervals of observations, and with latent=True they are of f, which "
+                "nobody observes: leave one of the two out"
+            )
         scores = None if latent else self.calibration
         steps = [multiples(scores, level, len(mean), groups) for level in levels]
         found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(steps, -1)

@@ -35,7 +35,7 @@ def rows(n=300, seed=0):
 KINDS = {
     "pandas": lambda table: table,
     "polars": lambda table: pl.from_pandas(table),
-    "lazy polars": lambda table: pl.from_pandas(table).lazy().collect(),
+    "lazy polars": lambda table: pl.from_pandas(table).lazy(),
     "pyarrow": lambda table: pa.Table.from_pandas(table, preserve_index=False),
 }
 
@@ -290,3 +290,10 @@ def test_columns_of_every_library_are_named_as_groups(kind):
     np.testing.assert_array_equal(lower, gp.predict_interval(given, groups=table["site"])[0])
     with pytest.raises(ValueError, match="groups='sit' names a column, but X has no column"):
         gp.fit(given, y, groups="sit")
+
+
+def test_a_column_with_a_number_for_a_name_is_named_as_groups():
+    X = pd.DataFrame({0: np.linspace(-1, 1, 60), 1: np.arange(60) % 2})
+    gp = DistributedGPRegressor(calibrate="mondrian", **FIXED).fit(X, np.sin(X[0]), groups="1")
+    found, wanted = (gp.predict_interval(X, groups=groups) for groups in ("1", X[1]))
+    np.testing.assert_array_equal(found, wanted)

@@ -81,6 +81,8 @@ class Rows:
         """Build rows from what `fit` takes for each, checked."""
         weight = numbers_of_rows("sample_weight", sample_weight, len(X), least=0.0)
         noise = numbers_of_rows("noise_variance", noise_variance, len(X))
+        one_of_each("time", time, len(X))
+        one_of_each("groups", groups, len(X))
         return Rows(X, y, schema, weight, noise, time, groups)
 
     def __len__(self) -> int:
@@ -114,9 +116,21 @@ def kept(values: ArrayLike | None, keep: np.ndarray, name: str) -> ArrayLike | N
     """The values given for those rows of a table that are kept."""
     if values is None or keep.all():
         return values
-    if np.shape(values) != keep.shape:
-        raise ValueError(f"{name} must have one value for each of the {len(keep)} rows")
+    one_of_each(name, values, len(keep))
     return taken(values, np.flatnonzero(keep))
+
+
+def one_of_each(name: str, values: object, n: int) -> None:
+    """Refuse values, where some are given, that are not one for each of n rows."""
+    if values is None:
+        return
+    try:
+        shape: tuple[int, ...] = np.shape(values)  # pyright: ignore[reportArgumentType]
+    except ValueError:
+        shape = (len(values), -1)  # pyright: ignore[reportArgumentType]
+    if shape != (n,):
+        got = "rows of different lengths" if -1 in shape else f"values of shape {shape}"
+        raise ValueError(f"{name} must have one value for each of the {n} rows, got {got}")
 
 
 def column_of(X: object, value: object, name: str) -> ArrayLike | None:
@@ -127,8 +141,10 @@ def column_of(X: object, value: object, name: str) -> ArrayLike | None:
         raise ValueError(
             f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
         )
-    column = X[value]  # pyright: ignore[reportIndexIssue]
-    return column if hasattr(column, "iloc") else np.asarray(column)
+    place, table = names_of(X).index(value), getattr(X, "iloc", None)
+    if table is not None:
+        return table[:, place]
+    return np.asarray(to_arrow(X).column(place))
 
 
 def numbers_of_rows(

@@ -272,3 +272,18 @@ def test_skewed_targets_have_a_mean_under_yeo_johnson(shape):
         np.isfinite(gp.predict_interval(X, 0.999)).all()
         and np.isfinite(gp.sample_y(X[:5], 50)).all()
     )
+
+
+def test_messages_tell_what_is_the_matter():
+    X, y = data(60)
+    gp = DistributedGPRegressor(target_transform="log", **FIXED).fit(X, np.exp(y))
+    with pytest.raises(ValueError, match="target_transform='log' needs positive targets, got"):
+        gp.nlpd(X, -np.exp(y))
+    with pytest.raises(ValueError, match="y contains NaN: leave those rows out"):
+        DistributedGPRegressor(**FIXED).fit(X, [None, *y[1:]])
+    X, y = data(600)
+    gp = DistributedGPRegressor(validation="groups", calibrate="conformal", n_iter=2)
+    with pytest.raises(
+        ValueError, match="where calibrate holds out groups first, three are needed"
+    ):
+        gp.fit(X, y, groups=np.arange(600) % 2)

@@ -324,12 +324,17 @@ def test_joblib_and_pickle_keep_the_model(tmp_path):
     np.testing.assert_array_equal(joblib.load(tmp_path / "gp.joblib").predict(X), gp.predict(X))
 
 
-def test_feature_names_are_checked():
+def test_columns_of_a_frame_are_found_by_name():
     X, y = make_data(60)
     frame = pd.DataFrame(X, columns=["east", "north"])
     gp = given().fit(frame, y)
-    with pytest.raises(ValueError, match="feature names should match"):
-        gp.predict(frame[["north", "east"]])
+    wanted = gp.predict(frame)
+    np.testing.assert_array_equal(gp.predict(frame[["north", "east"]]), wanted)
+    np.testing.assert_array_equal(gp.predict(frame.assign(more=1)), wanted)
+    with pytest.raises(ValueError, match=r"lacks the column\(s\) 'north'"):
+        gp.predict(frame[["east"]])
+    again = given().fit(frame, y).partial_fit(frame[["north", "east"]], y)
+    np.testing.assert_array_equal(again.predict(frame), gp.partial_fit(frame, y).predict(frame))
     with pytest.raises(ValueError, match="expecting 2 features"):
         given().fit(X, y).predict(X[:, :1], aggregation="poe")
 

@@ -142,7 +142,7 @@ class ModelMixin(BaseEstimator, ABC):
 
     def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
-        refuse_dates(X)
+        refuse_dates(X, y)
         with as_numbers("X and y"), warnings.catch_warnings():
             if not reset:
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
@@ -157,13 +157,16 @@ class ModelMixin(BaseEstimator, ABC):
                 ensure_min_samples=2 if reset else 1,
             )
             floats = checked[1].dtype in (np.float64, np.float32)
-            return checked[0], checked[1] if floats else checked[1].astype(np.float64)
+            targets = checked[1] if floats else checked[1].astype(np.float64)
+            if np.isnan(targets).any():  # None, which scikit-learn takes for an object
+                raise ValueError("Input y contains NaN.")
+            return checked[0], targets
 
     def _new_inputs(self, X: object) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
         check_is_fitted(self)
         names = names_of(self)
-        if names is not None and frames.is_table(X) and not frames.is_plain(X):
+        if names is not None and frames.is_table(X) and not frames.is_plain(X, names):
             return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
         refuse_dates(X)
         with as_numbers("X"):

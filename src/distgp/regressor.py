@@ -652,6 +652,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         noise = numbers_of_rows("noise_variance", options.pop("noise_variance", None), len(points))
         mean, variance = pipeline.predict_gaussian(model, points, noise=noise, **options)
         targets = observed_targets(y, mean.shape)
+        if keep is not None and not keep.any():
+            return float("nan")
         fine = slice(None) if keep is None else keep
         return pipeline.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
 
@@ -674,7 +676,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         mean = self.predict(X)
         targets = observed_targets(y, mean.shape)
         fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
-        weight = None if sample_weight is None else np.asarray(sample_weight)[fine]
+        weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
+        weight = None if weight is None else weight[fine]
+        if not fine.any():
+            return float("nan")
         return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
 
     def sample_y(
@@ -798,32 +803,34 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         self, X: object, y: ArrayLike, given: Mapping[str, Any], schema: Schema | None = None
     ) -> Rows:
         """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones."""
-        table, is_table = None if schema is None else schema.table, frames.is_table(X)
-        first, labels = schema is None, ()
-        if first:
-            for name in ("missing", "dates", "categorical"):
-                RESOLVERS[name](name, getattr(self, name))
-            labels = tuple(self.categorical)
-            if labels and not is_table:
-                raise ValueError(
-                    f"categorical names columns of a table, got {list(labels)} and X without names: give "
-                    "a table, or leave it out"
-                )
-        keep = None
+        first, is_table, table = schema is None, frames.is_table(X), None
+        labels = self._labels(is_table) if first else ()
         if first and is_table and (labels or self.missing == "impute" or not frames.is_plain(X)):
             X, y, table, keep = frames.learnt(
                 X, y, missing=self.missing, dates=self.dates, categorical=labels
             )
-        elif table is not None and is_table and frames.is_raw(X, table):
-            X, keep = frames.encoded(X, table, self.missing, self.unknown)
-            X, y = X[keep], np.asarray(y)[keep]
+        else:
+            X, keep = (X, None) if first or not is_table else self._encoded(X)
+            if is_table and self.missing == "drop":
+                X, y, keep = frames.with_targets(X, y, keep)
         if keep is not None:
             given = {name: kept(values, keep, name) for name, values in given.items()}
         X, y = self._validated(X, y, reset=first)
-        if first:
+        if schema is None:
             schema = Schema(X.shape[1], names_of(self)) if table is None else Schema.of(table)
-        assert schema is not None
         return Rows.of(X, y, schema, **given)
+
+    def _labels(self, is_table: bool) -> tuple[str, ...]:
+        """The columns whose numbers are labels; the parameters of reading are checked."""
+        for name in ("missing", "dates", "categorical"):
+            RESOLVERS[name](name, getattr(self, name))
+        labels = tuple(self.categorical)
+        if labels and not is_table:
+            raise ValueError(
+                f"categorical names columns of a table, got {list(labels)} and X without names: give "
+                "a table, or leave it out"
+            )
+        return labels
 
     def _set_features(self, schema: Schema) -> None:
         """Set the attributes by which scikit-learn checks the columns of later rows."""
@@ -881,15 +888,23 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
+        values, keep = self._encoded(X)
+        if keep is None:
+            return values, None
+        # Rows that are not predicted stand for one that is, or for the mean of the training rows.
+        other = values[keep][0] if keep.any() else self.model_.targets[0].scaling.x_mean
+        return np.where(keep[:, None], values, other), keep
+
+    def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows as the numbers of the fitted model, and which of them are complete; None for all."""
         check_is_fitted(self)
-        schema, keep = self.model_.schema, None
+        schema = self.model_.schema
         columns, is_table = schema.columns, frames.is_table(X)
-        plain = schema.table is None and frames.is_plain(X)
+        plain = schema.table is None and frames.is_plain(X, schema.names)
         if columns is None or not is_table or plain or not frames.is_raw(X, columns):
             return self._new_inputs(X), None
         values, found = frames.encoded(X, columns, self.missing, self.unknown)
-        keep = None if found.all() else found
-        return values if keep is None else np.where(keep[:, None], values, values[keep][:1]), keep
+        return values, None if found.all() else found
 
     def _model(self, aggregation: str | Aggregator | None) -> Model[TargetModel]:
         """The model, its experts combined by another aggregator where one is asked for.

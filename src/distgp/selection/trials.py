@@ -105,7 +105,10 @@ def _by_groups(
             "groups must be all numbers or all text, without missing values"
         ) from error
     if len(count) < 2:
-        raise ValueError("validation='groups' needs two groups at least, got one")
+        raise ValueError(
+            "validation='groups' needs two groups at least among the rows that are left to it, got one; "
+            "where calibrate holds out groups first, three are needed"
+        )
     chosen, total = [], 0
     for group in rng.permutation(len(count)):  # those that fit, in random order
         if total + count[group] <= max(size, count.min()):

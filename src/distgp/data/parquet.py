@@ -129,7 +129,7 @@ def place(
     def texts_of(name: str) -> set[str]:
         return set().union(*placement.map(_distinct, name))
 
-    return placement, learn_columns(data.table.schema, texts_of, target, **options)
+    return placement, learn_columns(data.table.schema, texts_of, target, rows=data.n, **options)
 
 
 def read(

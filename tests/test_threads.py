@@ -27,3 +27,32 @@ def test_threads_wait_for_a_little_and_then_sleep():
     said = told(code, GOMP_SPINCOUNT="77")
     assert "GOMP_SPINCOUNT = '77'" in said and said.endswith("77\n")
     assert f"'{SPINS}'" not in told("import distgp", OMP_WAIT_POLICY="active")
+
+
+FORKED = """
+import os, signal, sys
+import numpy as np, torch
+import distgp
+
+torch.set_num_threads(2)
+X = np.random.default_rng(0).uniform(-2, 2, (1500, 2))
+gp = distgp.DistributedGPRegressor(expert=sys.argv[1], n_experts=2, n_iter=2)
+gp.fit(X, np.sin(X[:, 0]))
+mean = gp.predict(X, return_std=True)[0]
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # a child that waits for threads that are not there is ended
+    same = np.allclose(gp.predict(X, return_std=True)[0], mean)
+    gp.fit(X[:300], np.sin(X[:300, 0]))
+    os._exit(0 if same and torch.get_num_threads() == 1 else 1)
+status = os.waitpid(child, 0)[1]
+print(status, torch.get_num_threads())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_a_forked_child_predicts(expert):
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, expert]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "2"]

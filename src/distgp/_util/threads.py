@@ -99,5 +99,12 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="distgp")
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+def _alone_after_fork() -> None:
+    """Compute with one thread in a forked process: it has none of its parent's, and would wait for them."""
+    _pool.cache_clear()
+    _Limit.lock, _Limit.users = threading.Lock(), 0
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone_after_fork)

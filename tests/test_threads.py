@@ -3,10 +3,18 @@
 import os
 import subprocess
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from distgp._util.threads import SPINS
+import distgp
+from distgp._util.checks import silenced, warn_user
+from distgp._util.threads import SPINS, at_once, on_threads
+from distgp.linalg import JitterWarning
 
 
 def told(code: str, **environment: str) -> str:
@@ -56,3 +64,41 @@ def test_a_forked_child_predicts(expert):
     command = [sys.executable, "-W", "ignore", "-c", FORKED, expert]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "2"]
+
+
+def test_fits_in_several_threads_leave_the_filters_of_warnings_alone():
+    X = np.random.default_rng(0).uniform(-2, 2, (250, 2))
+    y = np.sin(X[:, 0])
+
+    def fit(expert):
+        gp = distgp.DistributedGPRegressor(
+            expert=expert, n_iter=2, n_inducing="auto", n_neighbors=8
+        )
+        with silenced(Warning):
+            return gp.fit(X, y)
+
+    fit("sparse")  # libraries that it loads may have filters of their own
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(fit, ["auto", "sparse", "nearest", "exact"] * 2))) == 8
+    assert warnings.filters == before
+
+
+def test_what_is_silenced_is_silent_in_threads_that_work_for_it(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+    def warn(item):
+        warn_user("careful", JitterWarning)
+        return item
+
+    with silenced(JitterWarning):
+        assert on_threads(warn, [1, 2, 3]) == at_once(warn, [1, 2, 3]) == [1, 2, 3]
+    with pytest.warns(JitterWarning):
+        warn(1)
+
+
+def test_nothing_that_may_run_in_threads_changes_the_filters_of_warnings():
+    own = {"cli/terminal.py", "serve/__init__.py"}  # a process of their own
+    package = Path(distgp.__file__).parent
+    found = [p for p in package.rglob("*.py") if "warnings.catch_warnings(" in p.read_text()]
+    assert {path.relative_to(package).as_posix() for path in found} == own

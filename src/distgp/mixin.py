@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_n_features,  # pyright: ignore[reportPrivateUsage]
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from distgp._util.checks import is_integer
 from distgp.data import rows as frames
@@ -24,6 +31,8 @@ from distgp.files import model_file
 from distgp.model import Model
 from distgp.plan import tensor_like
 
+FLOATS = [np.float64, np.float32]
+_UNNAMED: ContextVar[bool] = ContextVar("unnamed", default=False)
 ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
 
@@ -143,19 +152,13 @@ class ModelMixin(BaseEstimator, ABC):
     def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
         refuse_dates(X, y)
-        with as_numbers("X and y"), warnings.catch_warnings():
-            if not reset:
-                warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            checked: Any = validate_data(
-                self,
-                X,  # pyright: ignore[reportArgumentType]
-                y,  # pyright: ignore[reportArgumentType]
-                reset=reset,
-                multi_output=True,
-                y_numeric=True,
-                dtype=[np.float64, np.float32],
-                ensure_min_samples=2 if reset else 1,
-            )
+        options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "dtype": FLOATS}
+        with as_numbers("X and y"):
+            if reset:
+                checked: Any = validate_data(self, X, y, ensure_min_samples=2, **options)  # pyright: ignore
+            else:  # numbers by now, whose columns need no names
+                checked = check_X_y(X, y, estimator=self, **options)
+                _check_n_features(self, checked[0], reset=False)
             floats = checked[1].dtype in (np.float64, np.float32)
             targets = checked[1] if floats else checked[1].astype(np.float64)
             if np.isnan(targets).any():  # None, which scikit-learn takes for an object
@@ -170,8 +173,21 @@ class ModelMixin(BaseEstimator, ABC):
             return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
         refuse_dates(X)
         with as_numbers("X"):
-            checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])  # pyright: ignore
-        return checked
+            if not _UNNAMED.get():
+                return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
+            checked = check_array(X, dtype=FLOATS, estimator=self)
+            _check_n_features(self, checked, reset=False)
+            return checked
+
+
+@contextmanager
+def unnamed_columns() -> Iterator[None]:
+    """Take arrays whose columns are known to be in order, though a model was fitted to named ones."""
+    token = _UNNAMED.set(True)
+    try:
+        yield
+    finally:
+        _UNNAMED.reset(token)
 
 
 def names_of(estimator: ModelMixin) -> tuple[str, ...] | None:

@@ -5,7 +5,6 @@ A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +38,7 @@ from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
 from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin, names_of
+from distgp.mixin import ModelMixin, names_of, unnamed_columns
 from distgp.model import Model, TargetModel
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
@@ -967,6 +966,5 @@ def _inducing_count(target: TargetModel) -> int | None:
 
 def unnamed(predict: Callable[..., Any], X: np.ndarray, *arguments: Any, **options: Any) -> Any:
     """Predict arrays whose columns are known to be in order, though they have no names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+    with unnamed_columns():
         return predict(X, *arguments, **options)

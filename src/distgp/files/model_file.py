@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -26,6 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from distgp import sparsegrid
+from distgp._util.checks import silenced
 from distgp._util.types import refuse_other_types
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
@@ -190,10 +190,9 @@ def load(path: Path | str, device: str | None = None) -> Any:
         raise FileNotFoundError(f"there is no model file {str(path)!r}")
     with _opened(path) as (file, header):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    with readable(path), warnings.catch_warnings():
+    with readable(path), silenced(Warning):  # what there was to say was said when it was fitted
         if header.get("checksum") != checksum(header.get("tree", ""), tensors):
             raise ModelFileError(f"{path} was damaged after it was written: save the model again")
-        warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
         tree, old = header["tree"], header["format"] == "1"
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -16,7 +15,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from sklearn.model_selection import KFold
 
-from distgp._util.checks import warn_user
+from distgp._util.checks import silenced, warn_user
 from distgp._util.progress import Progress
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
@@ -171,8 +170,11 @@ class _Tried(NamedTuple):
 def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
     """Measure the ways to fit, and then the kernels for the best of them."""
     parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
-    with Progress("choosing", show=plan.verbose) as progress, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with (
+        Progress("choosing", show=plan.verbose) as progress,
+        np.errstate(all="ignore"),
+        silenced(Warning),
+    ):
 
         def tried(candidates: Sequence[Candidate]) -> list[_Tried]:
             found = []
@@ -249,8 +251,7 @@ def _cross_validated(
     numbers, scores = numbers_of_experts(len(rows)), []
     for number in numbers:
         trial, found = plan.settled({"n_experts": number, "verbose": False}), []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with np.errstate(all="ignore"), silenced(Warning):
             for train, test in folds:
                 some = replace(trial, n=len(train), found=())
                 model = fit(some, place(some, rows.take(train)))

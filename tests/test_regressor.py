@@ -535,3 +535,14 @@ def test_priors_bounds_fixed_and_warm_start_by_parameter_name():
     warm = cold.fit(X, y)
     assert len(warm.training_.history) < rounds
     assert warm.training_.objective == pytest.approx(objective, rel=1e-3)
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse", "nearest"])
+@pytest.mark.parametrize("gap", [1e6, 1e8])
+def test_clusters_far_apart_are_fitted_as_one_alone(expert, gap):
+    x = np.random.default_rng(0).uniform(0, 3, 60)
+    X, y = np.concatenate([x, gap + x])[:, None], np.tile(np.sin(2 * x), 2)
+    gp = DistributedGPRegressor(
+        expert=expert, kernel="rbf(1)", training=None, noise=1e-4, n_experts=1, n_inducing=60
+    )
+    np.testing.assert_allclose(gp.fit(X, y).predict(X), y, atol=0.01)

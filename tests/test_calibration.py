@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -274,8 +277,6 @@ def test_mistakes_in_asking_for_intervals_are_told():
 
 
 def test_times_with_a_zone_say_which_rows_are_held_out():
-    import pandas as pd
-
     X, y = data(300)
     order = np.random.default_rng(0).permutation(300)
     when = pd.Series(pd.date_range("2024-01-01", periods=300, freq="h", tz="Europe/Berlin"))[order]
@@ -287,7 +288,73 @@ def test_times_with_a_zone_say_which_rows_are_held_out():
 def test_a_group_is_one_whatever_the_type_of_its_number():
     for values in ([1, 0], [1.0, 0.0], [True, False], ["1", "0"]):
         assert as_names(values).tolist() == ["1", "0"]
-    assert as_names([1.5, 2.0]).tolist() == ["1.5", "2.0"]
+    assert as_names([1.5, 2.0]).tolist() == ["1.5", "2"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 2.0, None],
+        [1.0, 2.5, 7.0],
+        ["a", "b", None],
+        np.array(["2024-01-01", "2024-01-02", "NaT"], "M8[D]"),
+        np.array(["2024-01-01", "2024-01-02", "NaT"], "M8[ns]"),
+        [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2), None],
+        [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2024, 1, 2), None],
+        [pd.Timestamp("2024-01-01", tz="UTC"), pd.Timestamp("2024-01-02"), pd.NaT],
+        pd.array([1, 2, None], dtype="Int64"),
+    ],
+    ids=str,
+)
+def test_a_group_is_named_by_its_value_whatever_the_others_are(values):
+    names = as_names(values)
+    for i in range(3):
+        assert as_names(values[i : i + 1])[0] == as_names(list(values)[i : i + 1])[0] == names[i]
+    if not isinstance(names[0], float) and names[0].startswith("2024"):
+        assert names.tolist() == ["2024-01-01T00:00:00.000000", "2024-01-02T00:00:00.000000", "nan"]
+
+
+def test_one_missing_group_changes_no_others():
+    X, y = data(600)
+    groups = np.arange(600) % 2 * 1.0
+    gp = DistributedGPRegressor(calibrate="mondrian", **FIXED)
+    gp.fit(X, y * (1 + 9 * groups), groups=groups)
+    whole = gp.predict_interval(X[:9], groups=groups[:9])
+    groups[8] = np.nan
+    found = gp.predict_interval(X[:9], groups=groups[:9])
+    np.testing.assert_array_equal(np.stack(found)[:, :8], np.stack(whole)[:, :8])
+
+
+@pytest.mark.parametrize("kind", ["mondrian", "groups"])
+@pytest.mark.parametrize("shape", [(50,), (61,), (60, 1), ()])
+def test_groups_are_one_for_each_row(kind, shape):
+    X, y = data(60)
+    options = {"calibrate": kind} if kind == "mondrian" else {"validation": kind}
+    with pytest.raises(ValueError, match="groups must have one value for each of the 60 rows, got"):
+        DistributedGPRegressor(**FIXED, **options).fit(X, y, groups=np.zeros(shape))
+
+
+def test_noise_variances_are_refused_wherever_the_target_is_transformed():
+    X, y = data(60)
+    y, noise = np.exp(y), np.ones(60)
+    gp = DistributedGPRegressor(target_transform="log", **FIXED).fit(X, y)
+    for call in (
+        lambda: gp.predict(X, return_std=True, noise_variance=noise),
+        lambda: gp.predict_interval(X, noise_variance=noise),
+        lambda: gp.predict_quantiles(X, 0.9, noise_variance=noise),
+        lambda: gp.nlpd(X, y, noise_variance=noise),
+        lambda: gp.partial_fit(X, y, noise_variance=noise),
+    ):
+        with pytest.raises(ValueError, match="target_transform leaves them: give one of the two"):
+            call()
+
+
+def test_groups_mean_nothing_for_the_function_itself():
+    X, y = data(60)
+    groups = np.arange(60) % 2
+    gp = DistributedGPRegressor(calibrate="mondrian", **FIXED).fit(X, y, groups=groups)
+    with pytest.raises(ValueError, match="with latent=True they are of f"):
+        gp.predict_interval(X, latent=True, groups=groups)
 
 
 @pytest.mark.parametrize("shape", [0.5, 2.0])
@@ -301,3 +368,18 @@ def test_skewed_targets_have_a_mean_under_yeo_johnson(shape):
         np.isfinite(gp.predict_interval(X, 0.999)).all()
         and np.isfinite(gp.sample_y(X[:5], 50)).all()
     )
+
+
+def test_messages_tell_what_is_the_matter():
+    X, y = data(60)
+    gp = DistributedGPRegressor(target_transform="log", **FIXED).fit(X, np.exp(y))
+    with pytest.raises(ValueError, match="target_transform='log' needs positive targets, got"):
+        gp.nlpd(X, -np.exp(y))
+    with pytest.raises(ValueError, match="y contains NaN: leave those rows out"):
+        DistributedGPRegressor(**FIXED).fit(X, [None, *y[1:]])
+    X, y = data(600)
+    gp = DistributedGPRegressor(validation="groups", calibrate="conformal", n_iter=2)
+    with pytest.raises(
+        ValueError, match="where calibrate holds out groups first, three are needed"
+    ):
+        gp.fit(X, y, groups=np.arange(600) % 2)

@@ -235,3 +235,21 @@ def test_the_years_to_predict_of_the_gas_turbine_are_new(name, years, random):
         inputs = TrainingInputs.of(shards_of(scaling.inputs(X, like)), 0, nearest=False)
         ratio = inputs.mahalanobis(scaling.inputs(test, like))
         assert low < float((ratio > 1).double().mean()) < high
+
+
+@pytest.mark.parametrize("share", [0.005, 0.015, 0.04])
+def test_rows_that_are_alone_in_a_category_do_not_hide_others(share):
+    rng = np.random.default_rng(0)
+    n = 2000
+    rare, kinds = int(share * n), np.zeros((n, int(share * n) + 2))
+    kinds[np.arange(n), rng.integers(2, size=n)] = 1.0
+    kinds[:rare] = 0.0
+    kinds[np.arange(rare), 2 + np.arange(rare)] = 1.0
+    X = np.column_stack([rng.normal(size=(n, 2)), kinds])
+    found = TrainingInputs.of(shards_of(X), 0, nearest=False)
+    plain = TrainingInputs.of(shards_of(X[rare:, :4]), 0, nearest=False)
+    assert found.far == pytest.approx(plain.far, rel=0.1)
+    odd = X[-1:].copy()
+    odd[0, 0] = 1000.0
+    assert found.mahalanobis(torch.as_tensor(odd)) > 100
+    assert found.mahalanobis(torch.as_tensor(X[rare:])).mean() < 1

@@ -324,12 +324,17 @@ def test_joblib_and_pickle_keep_the_model(tmp_path):
     np.testing.assert_array_equal(joblib.load(tmp_path / "gp.joblib").predict(X), gp.predict(X))
 
 
-def test_feature_names_are_checked():
+def test_columns_of_a_frame_are_found_by_name():
     X, y = make_data(60)
     frame = pd.DataFrame(X, columns=["east", "north"])
     gp = given().fit(frame, y)
-    with pytest.raises(ValueError, match="feature names should match"):
-        gp.predict(frame[["north", "east"]])
+    wanted = gp.predict(frame)
+    np.testing.assert_array_equal(gp.predict(frame[["north", "east"]]), wanted)
+    np.testing.assert_array_equal(gp.predict(frame.assign(more=1)), wanted)
+    with pytest.raises(ValueError, match=r"lacks the column\(s\) 'north'"):
+        gp.predict(frame[["east"]])
+    again = given().fit(frame, y).partial_fit(frame[["north", "east"]], y)
+    np.testing.assert_array_equal(again.predict(frame), gp.partial_fit(frame, y).predict(frame))
     with pytest.raises(ValueError, match="expecting 2 features"):
         given().fit(X, y).predict(X[:, :1], aggregation="poe")
 
@@ -530,3 +535,14 @@ def test_priors_bounds_fixed_and_warm_start_by_parameter_name():
     warm = cold.fit(X, y)
     assert len(warm.training_.history) < rounds
     assert warm.training_.objective == pytest.approx(objective, rel=1e-3)
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse", "nearest"])
+@pytest.mark.parametrize("gap", [1e6, 1e8])
+def test_clusters_far_apart_are_fitted_as_one_alone(expert, gap):
+    x = np.random.default_rng(0).uniform(0, 3, 60)
+    X, y = np.concatenate([x, gap + x])[:, None], np.tile(np.sin(2 * x), 2)
+    gp = DistributedGPRegressor(
+        expert=expert, kernel="rbf(1)", training=None, noise=1e-4, n_experts=1, n_inducing=60
+    )
+    np.testing.assert_allclose(gp.fit(X, y).predict(X), y, atol=0.01)

@@ -3,10 +3,18 @@
 import os
 import subprocess
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from distgp._util.threads import SPINS
+import distgp
+from distgp._util.checks import silenced, warn_user
+from distgp._util.threads import SPINS, at_once, on_threads
+from distgp.linalg import JitterWarning
 
 
 def told(code: str, **environment: str) -> str:
@@ -27,3 +35,70 @@ def test_threads_wait_for_a_little_and_then_sleep():
     said = told(code, GOMP_SPINCOUNT="77")
     assert "GOMP_SPINCOUNT = '77'" in said and said.endswith("77\n")
     assert f"'{SPINS}'" not in told("import distgp", OMP_WAIT_POLICY="active")
+
+
+FORKED = """
+import os, signal, sys
+import numpy as np, torch
+import distgp
+
+torch.set_num_threads(2)
+X = np.random.default_rng(0).uniform(-2, 2, (1500, 2))
+gp = distgp.DistributedGPRegressor(expert=sys.argv[1], n_experts=2, n_iter=2)
+gp.fit(X, np.sin(X[:, 0]))
+mean = gp.predict(X, return_std=True)[0]
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # a child that waits for threads that are not there is ended
+    same = np.allclose(gp.predict(X, return_std=True)[0], mean)
+    gp.fit(X[:300], np.sin(X[:300, 0]))
+    os._exit(0 if same and torch.get_num_threads() == 1 else 1)
+status = os.waitpid(child, 0)[1]
+print(status, torch.get_num_threads())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_a_forked_child_predicts(expert):
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, expert]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "2"]
+
+
+def test_fits_in_several_threads_leave_the_filters_of_warnings_alone():
+    X = np.random.default_rng(0).uniform(-2, 2, (250, 2))
+    y = np.sin(X[:, 0])
+
+    def fit(expert):
+        gp = distgp.DistributedGPRegressor(
+            expert=expert, n_iter=2, n_inducing="auto", n_neighbors=8
+        )
+        with silenced(Warning):
+            return gp.fit(X, y)
+
+    fit("sparse")  # libraries that it loads may have filters of their own
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(fit, ["auto", "sparse", "nearest", "exact"] * 2))) == 8
+    assert warnings.filters == before
+
+
+def test_what_is_silenced_is_silent_in_threads_that_work_for_it(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+    def warn(item):
+        warn_user("careful", JitterWarning)
+        return item
+
+    with silenced(JitterWarning):
+        assert on_threads(warn, [1, 2, 3]) == at_once(warn, [1, 2, 3]) == [1, 2, 3]
+    with pytest.warns(JitterWarning):
+        warn(1)
+
+
+def test_nothing_that_may_run_in_threads_changes_the_filters_of_warnings():
+    own = {"cli/terminal.py", "serve/__init__.py"}  # a process of their own
+    package = Path(distgp.__file__).parent
+    found = [p for p in package.rglob("*.py") if "warnings.catch_warnings(" in p.read_text()]
+    assert {path.relative_to(package).as_posix() for path in found} == own

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_n_features,  # pyright: ignore[reportPrivateUsage]
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from distgp._util.checks import is_integer
 from distgp.data import rows as frames
@@ -22,7 +29,10 @@ from distgp.diagnostics.summary import Summary, relevance_of
 from distgp.engines import Engine
 from distgp.files import model_file
 from distgp.model import Model
+from distgp.plan import tensor_like
 
+FLOATS = [np.float64, np.float32]
+_UNNAMED: ContextVar[bool] = ContextVar("unnamed", default=False)
 ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
 
@@ -141,33 +151,43 @@ class ModelMixin(BaseEstimator, ABC):
 
     def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
-        refuse_dates(X)
-        with as_numbers("X and y"), warnings.catch_warnings():
-            if not reset:
-                warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            checked: Any = validate_data(
-                self,
-                X,  # pyright: ignore[reportArgumentType]
-                y,  # pyright: ignore[reportArgumentType]
-                reset=reset,
-                multi_output=True,
-                y_numeric=True,
-                dtype=[np.float64, np.float32],
-                ensure_min_samples=2 if reset else 1,
-            )
+        refuse_dates(X, y)
+        options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "dtype": FLOATS}
+        with as_numbers("X and y"):
+            if reset:
+                checked: Any = validate_data(self, X, y, ensure_min_samples=2, **options)  # pyright: ignore
+            else:  # numbers by now, whose columns need no names
+                checked = check_X_y(X, y, estimator=self, **options)
+                _check_n_features(self, checked[0], reset=False)
             floats = checked[1].dtype in (np.float64, np.float32)
-            return checked[0], checked[1] if floats else checked[1].astype(np.float64)
+            targets = checked[1] if floats else checked[1].astype(np.float64)
+            if np.isnan(targets).any():  # None, which scikit-learn takes for an object
+                raise ValueError("Input y contains NaN.")
+            return checked[0], targets
 
     def _new_inputs(self, X: object) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
         check_is_fitted(self)
         names = names_of(self)
-        if names is not None and frames.is_table(X) and not frames.is_plain(X):
+        if names is not None and frames.is_table(X) and not frames.is_plain(X, names):
             return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
         refuse_dates(X)
         with as_numbers("X"):
-            checked: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])  # pyright: ignore
-        return checked
+            if not _UNNAMED.get():
+                return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
+            checked = check_array(X, dtype=FLOATS, estimator=self)
+            _check_n_features(self, checked, reset=False)
+            return checked
+
+
+@contextmanager
+def unnamed_columns() -> Iterator[None]:
+    """Take arrays whose columns are known to be in order, though a model was fitted to named ones."""
+    token = _UNNAMED.set(True)
+    try:
+        yield
+    finally:
+        _UNNAMED.reset(token)
 
 
 def names_of(estimator: ModelMixin) -> tuple[str, ...] | None:
@@ -190,8 +210,8 @@ def load(path: Path | str, device: str | None = None) -> Any:
     -------
     DistributedGPRegressor or SparseGridGP
     """
-    if device is not None and str(device).startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is not to be had here: give device='cpu'")
+    if device is not None:
+        tensor_like(device, torch.float64)  # refuses one that does not exist here
     state = model_file.load(path, device)
     with model_file.readable(path):
         return _restored(path, state, device)
@@ -208,12 +228,30 @@ def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> Mo
     elif parameters["device"] != "cpu" and not torch.cuda.is_available():
         parameters["device"] = "cpu"
     made: Any = ESTIMATORS[kind](**parameters)
-    made.model_ = model = state["model"]
+    made.model_ = model = _checked(state["model"])
     made.n_features_in_ = model.schema.n_features
     if model.schema.names is not None:
         made.feature_names_in_ = np.array(model.schema.names, dtype=object)
     made.choice_, made.settled_ = state.get("choice"), state.get("settled") or {}
     return made
+
+
+def _checked(model: Model[Any]) -> Model[Any]:
+    """Return a model whose parts belong together; others were put together by hand."""
+    if not isinstance(model, Model) or not model.targets:
+        raise ValueError("there is no model in it")
+    if model.one_target and len(model.targets) > 1:
+        raise ValueError(f"one target was expected, but there are {len(model.targets)}")
+    schema = model.schema
+    widths = {len(target.scaling.x_mean) for target in model.targets}
+    widths |= {len(target.scaling.x_scale) for target in model.targets}
+    widths |= set() if schema.names is None else {len(schema.names)}
+    widths |= set() if schema.table is None else {len(schema.table.features)}
+    if widths != {schema.n_features}:
+        raise ValueError(
+            f"its {schema.n_features} columns are not those of its parts, {sorted(widths)}"
+        )
+    return model
 
 
 def _number(value: torch.Tensor) -> float | np.ndarray:

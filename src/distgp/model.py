@@ -14,7 +14,7 @@ from torch import Tensor
 from distgp import linalg
 from distgp.aggregation import Aggregator, Combined, Ensemble
 from distgp.data.rows import Schema
-from distgp.data.scaling import Scaling
+from distgp.data.scaling import Scaling, refuse_infinite
 from distgp.diagnostics.calibration import Calibration, multiples
 from distgp.diagnostics.novelty import TrainingInputs
 from distgp.experts import Parameters
@@ -169,9 +169,10 @@ class TargetModel:
 
     def of_target(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y from those of g(y)."""
-        return (
-            (mean, variance) if self.transform is None else self.transform.moments(mean, variance)
-        )
+        if self.transform is None:
+            return mean, variance
+        first, second = self.transform.moments(mean, variance)
+        return _mapped(first, mean), _mapped(second, mean)
 
     def quantiles(
         self,
@@ -185,10 +186,15 @@ class TargetModel:
 
         Those of observations are calibrated where the model is.
         """
+        if latent and groups is not None:
+            raise ValueError(
+                "groups= is for intervals of observations, and with latent=True they are of f, which "
+                "nobody observes: leave one of the two out"
+            )
         scores = None if latent else self.calibration
         steps = [multiples(scores, level, len(mean), groups) for level in levels]
         found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(steps, -1)
-        return found if self.transform is None else self.transform.inverse(found)
+        return found if self.transform is None else _mapped(self.transform.inverse(found), found)
 
     def covariance(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
         """Mean at N points, and covariance between them, (N, N)."""
@@ -204,7 +210,7 @@ class TargetModel:
         drawn = self._drawn_as_functions(at, size, seed) if len(at.X) > DENSE_POINTS else None
         if drawn is None:
             drawn = self._drawn_by_covariance(at, size, seed)
-        return drawn if self.transform is None else self.transform.inverse(drawn)
+        return drawn if self.transform is None else _mapped(self.transform.inverse(drawn), drawn)
 
     def _drawn_by_covariance(self, at: Points, size: int, seed: int) -> np.ndarray:
         """Joint draws of g(y), or of f, from the covariance between all points."""
@@ -234,6 +240,7 @@ class TargetModel:
         """g(y), and the logarithm of g's slope there: 0 where there is no transform."""
         if self.transform is None:
             return y, 0.0
+        self.transform.check(y)
         return self.transform.forward(y), self.transform.log_slope(y)
 
     def gathered(self) -> TargetModel:
@@ -247,3 +254,9 @@ class TargetModel:
             added = self.likelihood.noise_variance(len(at.X), self.scaling, at.noise)
             covariance[np.diag_indices(len(at.X))] += added
         return self.scaling.mean(self.combined.mean(self.ensemble, at.inputs), at.X), covariance
+
+
+def _mapped(values: np.ndarray, transformed: np.ndarray) -> np.ndarray:
+    """Return predictions of y; refuse those that are not finite where those of g(y) are."""
+    refuse_infinite(values[np.isfinite(transformed)], "target_transform")
+    return values

@@ -33,7 +33,7 @@ from distgp.likelihoods import Gaussian
 from distgp.likelihoods.gaussian import standardised_noise
 from distgp.likelihoods.transforms import Transform, transform_of
 from distgp.model import Model, Points, TargetModel
-from distgp.plan import Plan
+from distgp.plan import Plan, refuse_transformed_noise
 from distgp.training import Learning
 
 
@@ -265,6 +265,7 @@ def update(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetMod
     """
     for target, y in zip(model.targets, rows.targets.T, strict=True):
         if target.transform is not None:
+            refuse_transformed_noise(rows.noise is not None)
             target.transform.check(y)
     pairs = zip(model.gathered().targets, rows.targets.T, strict=True)
     targets = (_updated(plan, target, replace(rows, y=y)) for target, y in pairs)
@@ -341,6 +342,7 @@ def points(
 ) -> Points:
     """Standardise points to predict; warns where many are unlike the training rows."""
     target = model.targets[0]
+    refuse_transformed_noise(noise is not None and target.transform is not None)
     inputs = target.scaling.inputs(X, target.parameters.noise)
     if warn and model.inputs is not None:
         warn_of_novelty(model.inputs, inputs)

@@ -427,11 +427,7 @@ def check_rows(plan: Plan, rows: Rows) -> None:
             f"where calibrate='mondrian', but validation is {plan.validation!r} and calibrate is "
             f"{plan.calibrate!r}"
         )
-    if rows.noise is not None and plan.target_transform is not None:
-        raise ValueError(
-            "noise_variance is in the target's units, and target_transform leaves them: give one of "
-            "the two"
-        )
+    refuse_transformed_noise(rows.noise is not None and plan.target_transform is not None)
     labelled = isinstance(plan.partition, np.ndarray)
     if labelled and rows.weight is not None and not (rows.weight > 0).all():
         raise ValueError(
@@ -450,6 +446,15 @@ def check_rows(plan: Plan, rows: Rows) -> None:
         raise ValueError(
             f"calibrate needs {LEAST_CALIBRATED} rows at least to hold some out, got {len(rows)}: "
             "leave it at None"
+        )
+
+
+def refuse_transformed_noise(both: bool) -> None:
+    """Refuse noise variances of rows where the target is transformed."""
+    if both:
+        raise ValueError(
+            "noise_variance is in the target's units, and target_transform leaves them: give one of "
+            "the two"
         )
 
 

@@ -5,7 +5,6 @@ A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,9 +36,9 @@ from distgp.data.rows import (
 from distgp.diagnostics import findings
 from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
-from distgp.experts import Expert
+from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin, names_of
+from distgp.mixin import ModelMixin, names_of, unnamed_columns
 from distgp.model import Model, TargetModel
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
@@ -657,6 +656,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         noise = numbers_of_rows("noise_variance", options.pop("noise_variance", None), len(points))
         mean, variance = pipeline.predict_gaussian(model, points, noise=noise, **options)
         targets = observed_targets(y, mean.shape)
+        if keep is not None and not keep.any():
+            return float("nan")
         fine = slice(None) if keep is None else keep
         return pipeline.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
 
@@ -679,7 +680,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         mean = self.predict(X)
         targets = observed_targets(y, mean.shape)
         fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
-        weight = None if sample_weight is None else np.asarray(sample_weight)[fine]
+        weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
+        weight = None if weight is None else weight[fine]
+        if not fine.any():
+            return float("nan")
         return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
 
     def sample_y(
@@ -803,32 +807,34 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         self, X: object, y: ArrayLike, given: Mapping[str, Any], schema: Schema | None = None
     ) -> Rows:
         """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones."""
-        table, is_table = None if schema is None else schema.table, frames.is_table(X)
-        first, labels = schema is None, ()
-        if first:
-            for name in ("missing", "dates", "categorical"):
-                RESOLVERS[name](name, getattr(self, name))
-            labels = tuple(self.categorical)
-            if labels and not is_table:
-                raise ValueError(
-                    f"categorical names columns of a table, got {list(labels)} and X without names: give "
-                    "a table, or leave it out"
-                )
-        keep = None
+        first, is_table, table = schema is None, frames.is_table(X), None
+        labels = self._labels(is_table) if first else ()
         if first and is_table and (labels or self.missing == "impute" or not frames.is_plain(X)):
             X, y, table, keep = frames.learnt(
                 X, y, missing=self.missing, dates=self.dates, categorical=labels
             )
-        elif table is not None and is_table and frames.is_raw(X, table):
-            X, keep = frames.encoded(X, table, self.missing, self.unknown)
-            X, y = X[keep], np.asarray(y)[keep]
+        else:
+            X, keep = (X, None) if first or not is_table else self._encoded(X)
+            if is_table and self.missing == "drop":
+                X, y, keep = frames.with_targets(X, y, keep)
         if keep is not None:
             given = {name: kept(values, keep, name) for name, values in given.items()}
         X, y = self._validated(X, y, reset=first)
-        if first:
+        if schema is None:
             schema = Schema(X.shape[1], names_of(self)) if table is None else Schema.of(table)
-        assert schema is not None
         return Rows.of(X, y, schema, **given)
+
+    def _labels(self, is_table: bool) -> tuple[str, ...]:
+        """The columns whose numbers are labels; the parameters of reading are checked."""
+        for name in ("missing", "dates", "categorical"):
+            RESOLVERS[name](name, getattr(self, name))
+        labels = tuple(self.categorical)
+        if labels and not is_table:
+            raise ValueError(
+                f"categorical names columns of a table, got {list(labels)} and X without names: give "
+                "a table, or leave it out"
+            )
+        return labels
 
     def _set_features(self, schema: Schema) -> None:
         """Set the attributes by which scikit-learn checks the columns of later rows."""
@@ -886,15 +892,23 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
+        values, keep = self._encoded(X)
+        if keep is None:
+            return values, None
+        # Rows that are not predicted stand for one that is, or for the mean of the training rows.
+        other = values[keep][0] if keep.any() else self.model_.targets[0].scaling.x_mean
+        return np.where(keep[:, None], values, other), keep
+
+    def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows as the numbers of the fitted model, and which of them are complete; None for all."""
         check_is_fitted(self)
-        schema, keep = self.model_.schema, None
+        schema = self.model_.schema
         columns, is_table = schema.columns, frames.is_table(X)
-        plain = schema.table is None and frames.is_plain(X)
+        plain = schema.table is None and frames.is_plain(X, schema.names)
         if columns is None or not is_table or plain or not frames.is_raw(X, columns):
             return self._new_inputs(X), None
         values, found = frames.encoded(X, columns, self.missing, self.unknown)
-        keep = None if found.all() else found
-        return values if keep is None else np.where(keep[:, None], values, values[keep][:1]), keep
+        return values, None if found.all() else found
 
     def _model(self, aggregation: str | Aggregator | None) -> Model[TargetModel]:
         """The model, its experts combined by another aggregator where one is asked for.
@@ -920,10 +934,15 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             pipeline.check_calibration(self.model_, found)
         return found
 
+    def _is_expert_by_name(self, expert: Expert) -> bool:
+        """Whether the name of an expert stands for the same one, beside the other parameters."""
+        named = EXPERTS[expert.name].with_options(self.n_neighbors)
+        return type(named) is type(expert) and vars(named) == vars(expert)
+
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
         plain: dict[str, Any] = {"device": str(self.device), "fixed": list(self.fixed)}
-        if isinstance(self.expert, Expert):
+        if isinstance(self.expert, Expert) and self._is_expert_by_name(self.expert):
             plain["expert"] = self.expert.name
         if not isinstance(self.partition, str | Partition):
             plain["partition"] = as_labels(self.partition)
@@ -961,6 +980,5 @@ def _inducing_count(target: TargetModel) -> int | None:
 
 def unnamed(predict: Callable[..., Any], X: np.ndarray, *arguments: Any, **options: Any) -> Any:
     """Predict arrays whose columns are known to be in order, though they have no names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+    with unnamed_columns():
         return predict(X, *arguments, **options)

@@ -82,3 +82,34 @@ BAD_COLUMNS = [
 def test_columns_that_cannot_be_used(table, options, message):
     with pytest.raises(TableError, match=message):
         learn(table, **{"target": "y"} | options)
+
+
+NUMBERS = [f"{value:.2f}" for value in np.linspace(-3, 3, 40)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (
+            ["?", *NUMBERS],
+            "40 of its 41 different values are numbers, but not '.': leave such cells",
+        ),
+        (["n/a", *map(str, range(10))], "10 of its 11 different values are numbers, but not 'n/a'"),
+        ([f"{day:02}.12.2024" for day in range(1, 32)], "31 different values are dates: convert"),
+        ([f"name {i}" for i in range(40)], "40 different values in 40 rows"),
+        ([value.replace(".", ",") for value in NUMBERS], "40 different values in 40 rows"),
+    ],
+)
+def test_numbers_dates_and_names_do_not_become_categories(texts, message):
+    table = pa.table({"x": texts})
+    with pytest.raises(TableError, match=message) as told:
+        learn(table, None)
+    assert "categorical=['x'] (--categorical x)" in str(told.value)
+    assert len(learn(table, None, categorical=["x"]).features) == len(texts)
+    declared = pa.table({"x": pa.array(texts).dictionary_encode()})
+    assert len(learn(declared, None).features) == len(texts)
+
+
+def test_labels_that_are_numbers_stay_labels():
+    for texts in (["1", "2", "3", "other"] * 9, [*map(str, range(12))] * 3, ["a", "b"] * 20):
+        assert len(learn(pa.table({"x": texts}), None).features) == len(set(texts))

@@ -35,7 +35,7 @@ def rows(n=300, seed=0):
 KINDS = {
     "pandas": lambda table: table,
     "polars": lambda table: pl.from_pandas(table),
-    "lazy polars": lambda table: pl.from_pandas(table).lazy().collect(),
+    "lazy polars": lambda table: pl.from_pandas(table).lazy(),
     "pyarrow": lambda table: pa.Table.from_pandas(table, preserve_index=False),
 }
 
@@ -290,3 +290,91 @@ def test_columns_of_every_library_are_named_as_groups(kind):
     np.testing.assert_array_equal(lower, gp.predict_interval(given, groups=table["site"])[0])
     with pytest.raises(ValueError, match="groups='sit' names a column, but X has no column"):
         gp.fit(given, y, groups="sit")
+
+
+def test_a_column_with_a_number_for_a_name_is_named_as_groups():
+    X = pd.DataFrame({0: np.linspace(-1, 1, 60), 1: np.arange(60) % 2})
+    gp = DistributedGPRegressor(calibrate="mondrian", **FIXED).fit(X, np.sin(X[0]), groups="1")
+    found, wanted = (gp.predict_interval(X, groups=groups) for groups in ("1", X[1]))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def plain_rows(n=60):
+    """A frame of numbers, which scikit-learn reads."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a", "b"])
+    return X, np.sin(X["a"]) + 0.1 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("kind", [float, object, "Float64"])
+def test_rows_without_a_target_are_dropped_everywhere(kind):
+    X, y = plain_rows()
+    lacking = y.astype(kind)
+    lacking[3] = None
+    weight, kept = np.arange(60) + 1.0, np.arange(60) != 3
+    gp = DistributedGPRegressor(missing="drop", **FIXED)
+    found = gp.fit(X, lacking, weight).predict(X)
+    wanted = DistributedGPRegressor(**FIXED).fit(X[kept], y[kept], weight[kept])
+    np.testing.assert_array_equal(found, wanted.predict(X))
+    gp.partial_fit(X, lacking, weight)
+    np.testing.assert_array_equal(
+        gp.predict(X), wanted.partial_fit(X[kept], y[kept], weight[kept]).predict(X)
+    )
+    texts = X.assign(text="x")
+    gp = DistributedGPRegressor(missing="drop", **FIXED).fit(texts, y).partial_fit(texts, lacking)
+    assert gp.experts_.row_count() == 119
+    with pytest.raises(ValueError, match="no row is left after dropping"):
+        gp.partial_fit(texts, np.full(60, np.nan))
+
+
+def test_no_complete_row_to_predict_is_nan():
+    X, y = plain_rows()
+    for texts in (False, True):
+        X = X.assign(site="lake") if texts else X
+        gp = DistributedGPRegressor(missing="drop", **FIXED).fit(X, y)
+        new = X.iloc[:3].assign(a=np.nan)
+        assert np.isnan(gp.predict(new, return_std=True)).all()
+        assert np.isnan(gp.predict_interval(new)).all() and np.isnan(gp.novelty(new)).all()
+        assert (
+            np.isnan(gp.sample_y(new, 2)).all()
+            and np.isnan(gp.predict(new, return_cov=True)[1]).all()
+        )
+        assert np.isnan(gp.score(new, y[:3])) and np.isnan(gp.nlpd(new, y[:3]))
+
+
+def test_tables_without_rows_and_columns_of_another_length_are_told():
+    X, y = plain_rows()
+    for table in (X, X.assign(site="lake")):
+        gp = DistributedGPRegressor(**FIXED).fit(table, y)
+        for call in (gp.predict, gp.predict_interval, gp.novelty):
+            for empty in (table.iloc[:0], pl.from_pandas(table.iloc[:0])):
+                with pytest.raises(ValueError, match="columns but no rows"):
+                    call(empty)
+        for wrong in (y[:5], np.ones(0)):
+            with pytest.raises(
+                ValueError, match=r"X has 60 rows, but y has|inconsistent numbers|0 sample"
+            ):
+                gp.partial_fit(table, wrong)
+            with pytest.raises(ValueError, match="y must have the shape of the predictions"):
+                gp.score(table, wrong)
+            with pytest.raises(ValueError, match="sample_weight must have one number for each"):
+                gp.partial_fit(table, y, wrong)
+            with pytest.raises(ValueError, match="sample_weight must have one number for each"):
+                gp.score(table, y, wrong)
+
+
+@pytest.mark.parametrize(
+    "of", [np.asarray, list, pd.Series, pl.Series, lambda y: pd.DataFrame({"y": y})]
+)
+@pytest.mark.parametrize("kind", ["M8[ms]", "m8[ms]"])
+def test_targets_that_are_dates_or_durations_are_refused(of, kind):
+    X, y = plain_rows()
+    dates = of(np.arange(60).astype(kind))
+    for table in (X, X.to_numpy(), X.assign(site="lake")):
+        gp = DistributedGPRegressor(**FIXED)
+        with pytest.raises(ValueError, match=r"y holds dates or durations: make numbers"):
+            gp.fit(table, dates)
+        with pytest.raises(ValueError, match=r"dates or durations"):
+            gp.fit(table, y).score(table, dates)
+        with pytest.raises(ValueError, match=r"dates or durations"):
+            gp.partial_fit(table, dates)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet as pq
 
+import distgp
 from distgp.data import parquet
 from distgp.data.parquet import ParquetRows
 from distgp.data.scaling import Scaling
@@ -144,3 +145,36 @@ def test_files_that_workers_cannot_read(tmp_path, folder):
         TableError, match=r"the target is constant \(5\): there is nothing to learn"
     ):
         parquet.scaling_of(read(tmp_path / "u.parquet")[0], True, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "factor", "message"),
+    [
+        ("a", 1e160, "this large or small cannot be standardised"),
+        ("a", 1e-200, "this large or small cannot be standardised"),
+        ("y", 1e300, "this large or small cannot be standardised"),
+        ("a", None, r"an input is 1e\+36, too far"),
+        ("y", None, r"a target is 1e\+36, too far"),
+    ],
+)
+def test_ranges_are_checked_as_in_memory(tmp_path, column, factor, message):
+    rng = np.random.default_rng(0)
+    rows = {"a": rng.normal(size=60), "b": rng.normal(size=60), "y": rng.normal(size=60)}
+    if factor is None:
+        rows[column][7] = 1e36
+    else:
+        rows[column] *= factor
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    gp = distgp.DistributedGPRegressor(expert="exact", n_experts=2, n_iter=2)
+    with pytest.raises(ValueError, match=message):
+        gp.fit_parquet(str(tmp_path / "t.parquet"), "y")
+    with pytest.raises(ValueError, match=message):
+        gp.fit(np.column_stack([rows["a"], rows["b"]]), rows["y"])
+
+
+def test_values_beyond_the_dtype_are_refused(tmp_path):
+    x = np.linspace(-1, 1, 60)
+    pq.write_table(pa.table({"a": x * 1e20, "y": x}), tmp_path / "t.parquet")
+    gp = distgp.DistributedGPRegressor(expert="exact", n_iter=2, dtype="float32", normalize=False)
+    with pytest.raises(ValueError, match=r"an input is .* in float32"):
+        gp.fit_parquet(str(tmp_path / "t.parquet"), "y")

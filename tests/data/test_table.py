@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 from tables import TABLE
 
-from distgp.data.table import Table, TableError, sink
+from distgp.data.table import Table, TableError, find, sink
 
 KINDS = pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow"])
 
@@ -195,3 +195,18 @@ def test_a_long_batch_is_not_held_as_a_whole(tmp_path, suffix):
     before = pa.total_allocated_bytes()
     held = [pa.total_allocated_bytes() - before for _ in Table.open(path).batches({})]
     assert max(held) < 4e6, "the column has 8 MB"
+
+
+def test_links_do_not_make_rows_of_rows(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "more").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("a.csv", "more/b.csv", "../elsewhere/c.csv"):
+        (folder / name).write_text("x,y\n1,2\n")
+    (folder / "loop").symlink_to(folder, target_is_directory=True)
+    (folder / "more" / "up").symlink_to(folder, target_is_directory=True)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (folder / "again.csv").symlink_to(folder / "a.csv")
+    for path in (folder, folder / "**" / "*.csv"):
+        assert Table.open(path).read().num_rows == 3
+    assert find(folder / "loop").paths[0].endswith("/data/loop/a.csv")

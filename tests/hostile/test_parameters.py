@@ -150,3 +150,42 @@ def test_targets_out_of_range_are_refused_in_new_rows_as_in_the_first():
         tiny().fit(X, y * 1e300)
     with pytest.raises(ValueError, match=r"a target is .* in other units"):
         tiny().fit(X, y).partial_fit(X, y * 1e300)
+
+
+@pytest.mark.parametrize("value", [1e20, 1e36, -1e120])
+def test_one_fill_value_among_the_training_rows_is_refused(value):
+    X, y = data()
+    for place in (0, 1):
+        wrong = X.copy()
+        wrong[5, place] = value
+        with pytest.raises(ValueError, match=r"an input is .* stands for a missing value"):
+            tiny().fit(wrong, y)
+    y[5] = value
+    with pytest.raises(ValueError, match=r"a target is .* stands for a missing value"):
+        tiny().fit(X, y)
+
+
+def test_large_and_uneven_columns_are_no_fill_values():
+    X, y = data(60)
+    x = X[:, 0]
+    uneven = [
+        1e100 * x,
+        np.where(x > 0.8, 1e30, 0.0),
+        1e17 + 1e3 * x,
+        np.exp(100 * x),
+        np.exp(-500 * x**2),
+    ]
+    tiny().fit(np.column_stack(uneven), y)
+
+
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
+def test_predictions_of_transformed_targets_are_finite_or_refused(transform):
+    X, y = data()
+    gp = tiny(target_transform=transform, kernel="linear").fit(X, np.exp(3 * y))
+    calls = gp.predict, gp.predict_interval, gp.sample_y, gp.predict_with_interval
+    for call in calls:
+        with pytest.raises(ValueError, match="a prediction is too large to compute"):
+            call([[1e90, 0.0], [0.0, 0.0]])
+    assert np.isfinite(gp.predict(X, return_std=True)).all()
+    with pytest.raises(ValueError, match=r"in other units"):
+        tiny(target_transform="yeo-johnson").fit(X, y * 1e200)

@@ -6,6 +6,7 @@ from helpers import FLOAT, close, inputs
 from sklearn.gaussian_process import kernels as sk
 
 from distgp import RBF, Constant, Linear, Matern12, Matern32, Matern52, RationalQuadratic
+from distgp.kernels import stationary
 
 X, Z = inputs(9, 3), inputs(5, 3, 1)
 
@@ -50,3 +51,43 @@ def test_float32_distances_are_as_good_as_float32_gets():
 def test_an_outlier_among_the_test_points_does_not_spoil_the_others():
     far = torch.cat([Z, torch.full((1, 3), 1e9, dtype=FLOAT)])
     close(Matern12(0.5)(far, X)[:-1], Matern12(0.5)(Z, X), rtol=1e-12)
+
+
+FAR_KERNELS = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
+
+
+def clusters(gap, n=7):
+    """Two clusters of rows that are this far apart, in steps that float64 holds exactly."""
+    near = (inputs(n, 2) * 2**10).round() / 2**10
+    return near, torch.cat([near, near + gap])
+
+
+@pytest.mark.parametrize("gap", [2.0**11, 2.0**17, 2.0**27, 2.0**40])
+@pytest.mark.parametrize("kind", FAR_KERNELS)
+def test_clusters_far_apart_keep_their_digits(kind, gap):
+    near, rows = clusters(gap)
+    K, wanted = kind(0.5)(rows), kind(0.5)(near)
+    close(K[:7, :7], wanted, rtol=0, atol=2e-9 if gap < 2**12 else 1e-12)
+    close(K[7:, 7:], wanted, rtol=0, atol=2e-9 if gap < 2**12 else 1e-12)
+    assert K.diagonal().eq(1.0).all()
+    close(kind(0.5)(near + gap, rows)[:, 7:], wanted, rtol=0, atol=2e-9)
+
+
+@pytest.mark.parametrize("kind", FAR_KERNELS)
+def test_clusters_far_apart_have_the_gradients_of_clusters_alone(kind):
+    near, rows = clusters(2.0**24)
+    G = inputs(7, 7, 5)
+
+    def slope(X, first):
+        lengthscale = torch.tensor([0.5, 0.7], dtype=FLOAT, requires_grad=True)
+        K = kind(lengthscale)(X)[first : first + 7, first : first + 7]
+        return torch.autograd.grad((K * G).sum(), lengthscale)[0]
+
+    for first in (0, 7):
+        close(slope(rows, first), slope(near, 0), rtol=1e-6, atol=1e-7)
+
+
+def test_rows_that_are_not_far_are_computed_as_ever(monkeypatch):
+    found = RBF(0.01)(X, Z)
+    monkeypatch.setattr(stationary, "_by_differences", lambda *_: pytest.fail("not needed"))
+    assert RBF(0.01)(X, Z).equal(found)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeAlias, TypeGuard, TypeVar
@@ -14,16 +16,33 @@ from sklearn.utils import check_random_state
 
 PACKAGE = str(Path(__file__).parents[1])
 Named = TypeVar("Named")
+_silenced: ContextVar[tuple[type[Warning], ...]] = ContextVar("silenced", default=())
 Resolver: TypeAlias = Callable[[str, object], object]
 """Returns what a parameter, of a name and a value, stands for; a ValueError says what was expected."""
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's own code that called into distgp."""
+    """Warn at the line of the user's own code that called into distgp, unless it is `silenced`."""
+    if issubclass(category, _silenced.get()):
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
+
+
+@contextmanager
+def silenced(*kinds: type[Warning]) -> Iterator[None]:
+    """Say nothing by `warn_user` that is of these kinds, in this thread and those that work for it.
+
+    `warnings.catch_warnings` is no use for that: it changes the filters of the whole process, and fits in
+    several threads would leave each other's behind.
+    """
+    token = _silenced.set((*_silenced.get(), *kinds))
+    try:
+        yield
+    finally:
+        _silenced.reset(token)
 
 
 def is_number(value: object) -> TypeGuard[float]:

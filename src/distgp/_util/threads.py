@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from functools import cache
 from typing import TypeVar
 
@@ -70,27 +71,30 @@ def on_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> lis
     """Call a function on items, on as many threads as PyTorch has, each call with one of its own.
 
     For many small matrices, for which PyTorch's threads would wait for each other in every operation.
-    Gradients are enabled in the calls or not as they are here.
+    Gradients are enabled in the calls or not as they are here, and what is silenced here is silenced there.
     """
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     if threads == 1 or len(items) < 2:
         return [function(item) for item in items]
 
-    def call(item: Item) -> Result:
+    def call(context: Context, item: Item) -> Result:
         torch.set_num_threads(1)
         with torch.set_grad_enabled(gradients):
-            return function(item)
+            return context.run(function, item)
 
     try:
         with blas_threads(1):
-            return list(_pool(threads).map(call, items))
+            return list(_pool(threads).map(call, (copy_context() for _ in items), items))
     finally:
         torch.set_num_threads(threads)
 
 
 def at_once(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function that does not use PyTorch on items, on as many threads as PyTorch has."""
-    return list(_pool(torch.get_num_threads()).map(function, items))
+    contexts = (copy_context() for _ in items)
+    return list(
+        _pool(torch.get_num_threads()).map(lambda c, item: c.run(function, item), contexts, items)
+    )
 
 
 @cache
@@ -99,5 +103,12 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="distgp")
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+def _alone_after_fork() -> None:
+    """Compute with one thread in a forked process: it has none of its parent's, and would wait for them."""
+    _pool.cache_clear()
+    _Limit.lock, _Limit.users = threading.Lock(), 0
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone_after_fork)

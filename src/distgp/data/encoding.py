@@ -22,8 +22,13 @@ from distgp.data.table import TableError, pc, refuse_repeated
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
 """A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
 MOST_CATEGORIES = 100
+FEW_CATEGORIES = 5  # texts up to which any make a category
+MOSTLY, ALONE, FEW_ROWS = 0.8, 0.9, 20
+"""Texts are refused as a category where more than `MOSTLY` of them are numbers or dates, or where more
+than the share `ALONE` of the rows, and so many rows at least, have a text of their own."""
 MOST_NAMES = 50  # columns that an error message lists
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")  # pandas' names of an index in files
+_LIKE_A_NUMBER = re.compile(r"\s*[-+]?(\d[\d.,]*|[.,]\d+)([eE][-+]?\d+)?\s*")
 _LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 Values: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -71,14 +76,18 @@ class Column:
         texts_of: Callable[[str], set[str]],
         labels: bool = False,
         dates: str = "refuse",
+        rows: int = 0,
     ) -> Column:
-        """Find out what a column holds, from its type; numbers that are `labels` make a category."""
+        """Find out what a column of so many rows holds; numbers that are `labels` make a category."""
         kind = kind_of(type_)
         kind = "category" if labels and kind != "empty" else kind
         if kind == "number":
             return Column(name, kind, boolean=types.is_boolean(type_))
         if kind == "category":
-            return Column(name, kind, _categories(name, texts_of(name)))
+            texts = texts_of(name)
+            if not labels and not types.is_dictionary(type_):
+                _refuse_misread(name, texts, rows)
+            return Column(name, kind, _categories(name, texts))
         if kind == "date" and dates == "expand":
             return Column(name, kind, time_of_day=types.is_timestamp(type_), zone=_zone(type_))
         if kind == "date":
@@ -209,6 +218,32 @@ def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _refuse_misread(name: str, texts: set[str], rows: int) -> None:
+    """Refuse texts that are numbers or dates with a few others among them, or all names of one row."""
+    if not FEW_CATEGORIES < len(texts) <= MOST_CATEGORIES:
+        return
+    dates = {text for text in texts if _LIKE_A_DATE.match(text)}
+    numbers = {text for text in texts if _LIKE_A_NUMBER.fullmatch(text)} - dates
+    others = sorted(texts - dates - numbers)
+    misread = others if len(numbers) > len(dates) else len(dates) > MOSTLY * len(texts)
+    if misread and len(texts) - len(others) > MOSTLY * len(texts):
+        kind, by = (
+            ("numbers", "to_numeric") if len(numbers) > len(dates) else ("dates", "to_datetime")
+        )
+        mark = f", but not {others[0]!r}: leave such cells empty," if others else ": convert them"
+        raise TableError(
+            f"column {name!r} is text, though {len(texts) - len(others)} of its {len(texts)} different "
+            f"values are {kind}{mark} by pandas.{by} for one, or say that they are labels by "
+            f"categorical=[{name!r}] (--categorical {name})"
+        )
+    if rows >= FEW_ROWS and len(texts) > ALONE * rows:
+        raise TableError(
+            f"column {name!r} is text with {len(texts)} different values in {rows} rows, so that it tells "
+            f"nothing of other rows: leave it out (--drop {name}), or say that they are labels by "
+            f"categorical=[{name!r}] (--categorical {name})"
+        )
+
+
 @dataclass(frozen=True)
 class Columns:
     """The input columns of a model, and the name of its target ("" where it has none).
@@ -297,7 +332,11 @@ def learn(table: pa.Table, target: str | None, impute: bool = False, **options: 
     n, inputs = table.num_rows, [name for name in table.schema.names if name != target]
     empty = {name for name in inputs if table.column(name).null_count == n}
     schema = pa.schema(f.with_type(pa.null()) if f.name in empty else f for f in table.schema)
-    columns = learn_columns(schema, lambda name: distinct(table.column(name)), target, **options)
+
+    def texts_of(name: str) -> set[str]:
+        return distinct(table.column(name))
+
+    columns = learn_columns(schema, texts_of, target, rows=n, **options)
     if not impute:
         return columns
     return replace(columns, fill=tuple(np.nanmean(columns.matrix(table), axis=0).tolist()))
@@ -311,12 +350,13 @@ def learn_columns(
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
     dates: str = "refuse",
+    rows: int = 0,
 ) -> Columns:
     """Find out what the columns of a table are, from their types and the different texts in them.
 
-    `texts_of` gives the different texts of a category. The target is None where the table holds inputs
-    alone. Inputs are the `features`, in order, by default all columns but the target, without those to
-    `drop`; numbers of `categorical` columns are names of categories.
+    `texts_of` gives the different texts of a category, in so many `rows`. The target is None where the
+    table holds inputs alone. Inputs are the `features`, in order, by default all columns but the target,
+    without those to `drop`; numbers of `categorical` columns are names of categories.
     """
     check_choices(dates=dates)
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
@@ -331,7 +371,7 @@ def learn_columns(
     if target is not None and kind_of(schema.field(target).type) not in ("number", "empty"):
         raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
     fields = (schema.field(name) for name in kept)
-    inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates) for f in fields)
+    inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates, rows) for f in fields)
     return Columns(target or "", tuple(inputs))
 
 

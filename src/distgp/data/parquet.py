@@ -21,7 +21,14 @@ from torch import Tensor
 
 from distgp.data.encoding import Columns, check_choices, complete_rows, distinct, learn_columns
 from distgp.data.partition import RandomPartition, batch_of
-from distgp.data.scaling import Scaling, common_scale, scale_of
+from distgp.data.scaling import (
+    Scaling,
+    common_scale,
+    refuse_far,
+    refuse_fill_values,
+    refuse_lost,
+    scale_of,
+)
 from distgp.data.shard import Shard, even_parts, named
 from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
@@ -122,7 +129,7 @@ def place(
     def texts_of(name: str) -> set[str]:
         return set().union(*placement.map(_distinct, name))
 
-    return placement, learn_columns(data.table.schema, texts_of, target, **options)
+    return placement, learn_columns(data.table.schema, texts_of, target, rows=data.n, **options)
 
 
 def read(
@@ -143,11 +150,14 @@ def scaling_of(
     """Measure `Scaling.of` all rows together, with d input columns, from the moments of each worker's."""
     if not normalize:
         return Scaling.identity(d)
-    counts, means, squares = map(np.stack, zip(*placement.map(_moments), strict=True))
+    counts, means, squares, vary = map(np.stack, zip(*placement.map(_moments), strict=True))
     n, sizes = counts.sum(), counts[:, None]
     mean = (sizes * means).sum(0) / n
     # Chan's formula: within the parts, and between them.
-    deviation = np.sqrt((squares + sizes * np.square(means - mean)).sum(0) / n)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = (squares + sizes * np.square(means - mean)).sum(0) / n
+    refuse_lost(square, vary.any(0) | (np.ptp(means, axis=0) > 0))
+    deviation = np.sqrt(square)
     scale, varies = scale_of(mean, deviation)
     if not varies[-1]:
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
@@ -211,13 +221,15 @@ def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> S
         n = new.stop
     if n < M:
         raise TableError(f"{n} complete rows are too few for {named(stretch.experts)}")
+    refuse_fill_values("an input", X[:n])
+    refuse_fill_values("a target", y[:n, None])
     rows = Shard(*(torch.from_numpy(values[:n]) for values in (X, y, numbers)))
     return batch_of(rows, RandomPartition().assign(X[:n], M, seed + stretch.experts.start))
 
 
 @travels("moments")
-def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
-    """Compute n, the mean, and Σ(x − mean)² of every input column and the target."""
+def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """Compute n, the mean, Σ(x − mean)² of every input column and the target, and whether they vary."""
 
     def summed(of: Callable[[Tensor], Tensor]) -> Tensor:
         parts = (part.without_padding() for part in batch.flatten().chunks(MOMENT_ROWS))
@@ -227,7 +239,8 @@ def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray]:
     n = int(batch.sizes.double().sum())
     mean = summed(lambda values: values) / n
     square = summed(lambda values: (values - mean).square())
-    return n, mean.cpu().numpy(), square.cpu().numpy()
+    varies = summed(lambda values: (values != values[:1]).double()) > 0
+    return n, mean.cpu().numpy(), square.cpu().numpy(), varies.cpu().numpy()
 
 
 @travels(scaling="moments")
@@ -235,7 +248,9 @@ def _standardised(batch: Shard, scaling: Scaling, dtype: str) -> Shard:
     """Standardise the rows of a batch; the targets of padding stay 0."""
     x_mean, x_scale = (torch.as_tensor(v).to(batch.X) for v in (scaling.x_mean, scaling.x_scale))
     X, y = (batch.X - x_mean).div_(x_scale), (batch.y - scaling.y_mean) / scaling.y_scale
+    wanted = getattr(torch, dtype)
+    for what, given, standard in (("an input", batch.X, X), ("a target", batch.y, y)):
+        refuse_far(what, given, standard, wanted)
     if batch.mask is not None:
         y = torch.where(batch.mask, y, 0.0)
-    wanted = getattr(torch, dtype)
     return replace(batch, X=X.to(wanted), y=y.to(wanted))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from distgp.data.shard import PADDING, Shard
 
@@ -249,14 +247,20 @@ def _nearest(
     return which, regret
 
 
+def _distinct(X: np.ndarray) -> int:
+    """Count the rows that k-means can tell apart, whose distances lose half the digits of the norms."""
+    centred = np.asarray(X - X.mean(0), dtype=np.float64)
+    step = 4.0 * np.sqrt(np.finfo(np.float64).eps * np.median(np.square(centred).sum(-1)))
+    return len(np.unique(np.round(centred / step) if step > 0.0 else centred, axis=0))
+
+
 def kmeans_centres(X: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Find k centres (k, d) by k-means on at most max(4096, 20k) rows: more would hardly move them."""
     rng = np.random.default_rng(seed)
     size = max(4096, 20 * k)
     rows = X if len(X) <= size else X[rng.choice(len(X), size, replace=False)]
-    with warnings.catch_warnings():
-        # With fewer distinct rows than k, centres repeat, which does no harm where they are used.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        state = int(rng.integers(2**31))
-        model = KMeans(k, n_init=1, random_state=state).fit(rows)  # pyright: ignore[reportArgumentType]
-    return np.asarray(model.cluster_centers_)
+    state = int(rng.integers(2**31))
+    # With fewer distinct rows than k, centres repeat, which does no harm where they are used.
+    found = min(k, _distinct(rows))
+    model = KMeans(found, n_init=1, random_state=state).fit(rows)  # pyright: ignore[reportArgumentType]
+    return np.resize(model.cluster_centers_, (k, rows.shape[1]))

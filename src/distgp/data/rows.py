@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +22,9 @@ from distgp.data.table import TableError
 if TYPE_CHECKING:
     from narwhals.typing import IntoFrame
 
+NOTHING_LEFT = "no row is left after dropping those with missing values"
+ABSENT = ("None", "nan", "<NA>", "NaT")
+"""Texts of the values that libraries have for what is missing."""
 Frame: TypeAlias = "IntoFrame | pa.RecordBatch"
 """A table of pandas, polars, pyarrow or a library like them."""
 
@@ -81,6 +84,8 @@ class Rows:
         """Build rows from what `fit` takes for each, checked."""
         weight = numbers_of_rows("sample_weight", sample_weight, len(X), least=0.0)
         noise = numbers_of_rows("noise_variance", noise_variance, len(X))
+        one_of_each("time", time, len(X))
+        one_of_each("groups", groups, len(X))
         return Rows(X, y, schema, weight, noise, time, groups)
 
     def __len__(self) -> int:
@@ -114,9 +119,21 @@ def kept(values: ArrayLike | None, keep: np.ndarray, name: str) -> ArrayLike | N
     """The values given for those rows of a table that are kept."""
     if values is None or keep.all():
         return values
-    if np.shape(values) != keep.shape:
-        raise ValueError(f"{name} must have one value for each of the {len(keep)} rows")
+    one_of_each(name, values, len(keep))
     return taken(values, np.flatnonzero(keep))
+
+
+def one_of_each(name: str, values: object, n: int) -> None:
+    """Refuse values, where some are given, that are not one for each of n rows."""
+    if values is None:
+        return
+    try:
+        shape: tuple[int, ...] = np.shape(values)  # pyright: ignore[reportArgumentType]
+    except ValueError:
+        shape = (len(values), -1)  # pyright: ignore[reportArgumentType]
+    if shape != (n,):
+        got = "rows of different lengths" if -1 in shape else f"values of shape {shape}"
+        raise ValueError(f"{name} must have one value for each of the {n} rows, got {got}")
 
 
 def column_of(X: object, value: object, name: str) -> ArrayLike | None:
@@ -127,8 +144,10 @@ def column_of(X: object, value: object, name: str) -> ArrayLike | None:
         raise ValueError(
             f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
         )
-    column = X[value]  # pyright: ignore[reportIndexIssue]
-    return column if hasattr(column, "iloc") else np.asarray(column)
+    place, table = names_of(X).index(value), getattr(X, "iloc", None)
+    if table is not None:
+        return table[:, place]
+    return np.asarray(to_arrow(X).column(place))
 
 
 def numbers_of_rows(
@@ -153,6 +172,8 @@ def numbers_of_rows(
 
 def _floats(values: object, expected: str) -> np.ndarray:
     """Copy values into an array of float64."""
+    if _are_dates(values):
+        raise ValueError(f"{expected}, got dates or durations")
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -178,13 +199,26 @@ def check_varies(targets: np.ndarray) -> None:
         )
 
 
-def refuse_dates(X: object) -> None:
+def refuse_dates(X: object, y: object = None) -> None:
     """Refuse arrays of dates, which NumPy would turn into numbers of nanoseconds."""
+    if y is not None and _are_dates(y):
+        raise ValueError(
+            "y holds dates or durations: make numbers in a unit of your choice of them, such as "
+            "y / numpy.timedelta64(1, 's') of durations"
+        )
     if getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
         raise ValueError(
             'X holds dates or times: give a table with a column of them and dates="expand", such as '
             'pandas.DataFrame({"when": X})'
         )
+
+
+def _are_dates(values: object) -> bool:
+    """Whether values are dates or durations, in whatever holds them."""
+    try:
+        return np.asarray(values).dtype.kind in "mM"
+    except (TypeError, ValueError):  # ragged or strange: told of by those who read them
+        return False
 
 
 @contextmanager
@@ -217,9 +251,14 @@ def is_table(X: object) -> bool:
     return named and (hasattr(X, "__arrow_c_stream__") or hasattr(X, "__dataframe__"))
 
 
-def is_plain(X: object) -> bool:
-    """Whether a table is a pandas frame of numbers without missing values, which scikit-learn reads."""
+def is_plain(X: object, names: Sequence[str] | None = None) -> bool:
+    """Whether a table is a pandas frame of numbers without missing values, which scikit-learn reads.
+
+    Given the names of the columns that are expected, it has these and no others, in their order.
+    """
     if not is_pandas_dataframe(X):
+        return False
+    if names is not None and (not len(X) or names_of(X) != list(names)):
         return False
     numbers = all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in X.dtypes)
     return numbers and not X.isna().to_numpy().any()
@@ -256,7 +295,7 @@ def learnt(
     table = to_arrow(X)
     if not table.num_columns:
         raise TableError("the table has no columns: give one input at least")
-    given = _targets_of(table, y) if target is None else None
+    given = targets_of(table.num_rows, y) if target is None else None
     columns = learn(table, target, impute=missing == "impute", **options)
     inputs, names = columns.matrix(table), columns.owners
     if given is None:
@@ -264,16 +303,37 @@ def learnt(
         keep = complete_rows(np.column_stack([inputs, given]), [*names, columns.target], missing)
     else:
         keep = complete_rows(inputs, names, missing)
-        if missing == "drop" and given.dtype.kind == "f":
-            keep = keep & ~np.isnan(given if given.ndim == 1 else given.sum(1))
+        if missing == "drop":
+            keep = keep & have_targets(given)
     if not keep.any():
-        raise TableError("no row is left after dropping those with missing values")
+        raise TableError(NOTHING_LEFT)
     return inputs[keep], given[keep], columns, keep
 
 
-def _targets_of(table: pa.Table, y: ArrayLike | None) -> np.ndarray:
-    """Return targets as an array, one for each row of the table."""
-    n, found = table.num_rows, np.asarray(y)
+def with_targets(
+    X: Any, y: ArrayLike, keep: np.ndarray | None
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Keep those rows of X that have all their targets, of those to be kept; and tell which these are."""
+    targets = targets_of(len(X), y)
+    has = have_targets(targets)
+    keep = has if keep is None else keep & has
+    if not keep.any():
+        raise TableError(NOTHING_LEFT)
+    return X[keep], targets[keep], keep
+
+
+def have_targets(y: np.ndarray) -> np.ndarray:
+    """Tell which rows have all their targets, (rows,)."""
+    if y.dtype.kind == "O":
+        absent = np.array([str(value) in ABSENT for value in y.ravel()]).reshape(y.shape)
+    else:
+        absent = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, dtype=bool)
+    return ~(absent if y.ndim == 1 else absent.any(1))
+
+
+def targets_of(n: int, y: ArrayLike | None) -> np.ndarray:
+    """Return targets as an array, one for each of n rows."""
+    found = np.asarray(y)
     if found.ndim == 0:
         raise ValueError("y must have one target for each row of X, got one value or none")
     if len(found) != n:
@@ -290,6 +350,8 @@ def encoded(
     """
     table = to_arrow(X)
     columns.check(table.schema.names)
+    if not table.num_rows:
+        raise TableError("the table has columns but no rows: give one row at least")
     numbers = columns.matrix(table, unknown)
     keep = complete_rows(numbers, columns.owners, missing)
     return np.where(keep[:, None], numbers, 0.0), keep

@@ -13,6 +13,8 @@ from distgp import linalg
 
 LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
 """The largest standardised value: its square, divided by a short lengthscale's, does not overflow."""
+FAR = 1e15
+"""Values above this are looked at: most others of their column may be lost beside them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,8 @@ class Scaling:
         """
         if not normalize:
             return Scaling.identity(X.shape[1])
+        refuse_fill_values("an input", X)
+        refuse_fill_values("a target", y[:, None])
         x_mean, x_scale = _spread(X, weight)
         x_scale = common_scale(x_scale, blocks)
         slope = _slope((X - x_mean) / x_scale, y, weight) if linear else None
@@ -72,7 +76,7 @@ class Scaling:
         """Bring a mean at the rows of X, (N,) or (N, draws), into the target's units."""
         trend = self.trend(X)
         shift = trend[:, None] if isinstance(trend, np.ndarray) and mean.ndim > 1 else trend
-        return _finite(mean.cpu().double().numpy() * self.y_scale + shift)
+        return refuse_infinite(mean.cpu().double().numpy() * self.y_scale + shift)
 
     def trend(self, X: np.ndarray) -> np.ndarray | float:
         """Return the target's mean: a number, or with a linear trend one per row of X."""
@@ -82,7 +86,7 @@ class Scaling:
 
     def variance(self, variance: Tensor) -> np.ndarray:
         """Bring a variance or covariance into the target's units, squared."""
-        return _finite(variance.cpu().double().numpy() * self.y_scale**2)
+        return refuse_infinite(variance.cpu().double().numpy() * self.y_scale**2)
 
 
 def common_scale(scale: np.ndarray, blocks: Sequence[Sequence[int]]) -> np.ndarray:
@@ -115,22 +119,63 @@ def _standard(
     """Standardise values; refuse those beyond `LARGEST`, whose distances would overflow."""
     with np.errstate(over="ignore"):
         standard = (given - mean) / scale
-    size = np.abs(standard)
-    if not size.max(initial=0.0) <= LARGEST[like.dtype]:
-        raise ValueError(
-            f"{what} is {given.flat[int(size.argmax())]:g}, too far from the training rows to compute with "
-            f"in {str(like.dtype).removeprefix('torch.')}: if it stands for a missing value, leave the row "
-            "out or correct it; otherwise give it in other units"
-        )
+    refuse_far(what, given, standard, like.dtype)
     return torch.as_tensor(standard).to(like)
 
 
-def _finite(values: np.ndarray) -> np.ndarray:
+def refuse_far(
+    what: str, given: np.ndarray | Tensor, standard: np.ndarray | Tensor, dtype: torch.dtype
+) -> None:
+    """Refuse values, given and standardised, that are too large for distances in a dtype."""
+    size = abs(standard).flatten()
+    if len(size) and not float(size.max()) <= LARGEST[dtype]:
+        raise _too_far(what, float(given.flatten()[int(size.argmax())]), dtype)
+
+
+def _too_far(what: str, value: float, dtype: torch.dtype) -> ValueError:
+    """Return the error about a value that is too far from the others."""
+    return ValueError(
+        f"{what} is {value:g}, too far from the training rows to compute with in "
+        f"{str(dtype).removeprefix('torch.')}: if it stands for a missing value, leave the row out or "
+        "correct it; otherwise give it in other units"
+    )
+
+
+def refuse_fill_values(what: str, columns: np.ndarray) -> None:
+    """Refuse a column (of n rows) in which one value is so large that most others are the same beside it.
+
+    Such a value, 1e36 for one, stands for a missing one most likely. Standardised by it, the others
+    differ by less than the rounding error, and the column would be none. Columns with values of all
+    magnitudes in between are left alone.
+    """
+    eps = float(np.finfo(np.float64).eps)
+    for column in columns.T:
+        if len(column) and max(column.max(), -column.min()) > FAR:
+            with np.errstate(over="ignore"):
+                away = np.abs(column - np.median(column))
+                lost = away <= eps * away.max()
+                rest = column[lost]
+                alike = bool((away[~lost] > 1e-3 * away.max()).all()) and 2 * len(rest) > len(away)
+                differ = alike and np.ptp(rest) > 10.0 * eps * np.abs(rest).max()
+            if differ:
+                raise _too_far(what, column[int(away.argmax())], torch.float64)
+
+
+def refuse_lost(square: np.ndarray, varies: np.ndarray, largest: str = "") -> None:
+    """Refuse columns that vary, but whose variances are too large or too small to compute."""
+    lost = (square < np.finfo(np.float64).tiny) & varies
+    if not np.isfinite(square).all() or lost.any():
+        raise ValueError(
+            f"values this large or small cannot be standardised{largest}: give them in other units"
+        )
+
+
+def refuse_infinite(values: np.ndarray, why: str = "kernel") -> np.ndarray:
     """Return predictions as they are; refuse those that overflow, as polynomials far away do."""
     if not np.isfinite(values).all():
         raise ValueError(
             "a prediction is too large to compute, since an input is too far from the training rows for "
-            "this kernel: correct the input, or leave the row out"
+            f"this {why}: correct the input, or leave the row out"
         )
     return values
 
@@ -151,10 +196,6 @@ def _spread(columns: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray,
         mean = np.average(columns, 0, weight)
         deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
         square = np.square(deviation)
-    lost = (square < np.finfo(np.float64).tiny) & (np.ptp(columns, axis=0) > 0)
-    if not np.isfinite(square).all() or lost.any():
-        raise ValueError(
-            "values this large or small cannot be standardised: the largest is "
-            f"{np.abs(columns).max():.3g}; give them in other units"
-        )
+        varies = np.ptp(columns, axis=0) > 0
+    refuse_lost(square, varies, f" (the largest is {np.abs(columns).max():.3g})")
     return mean, scale_of(mean, deviation)[0]

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute
 from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.utils import glob_translate
 from pyarrow import csv, fs, parquet
 from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string
 
@@ -75,6 +76,8 @@ def find(path: str | Path) -> Found:
         raise TableError(f"cannot list {path}: {error}") from error
     if not paths:
         raise TableError(none)
+    if isinstance(system, fs.LocalFileSystem):
+        paths = _once(paths)
     return Found(system, tuple(sorted(paths)), root)
 
 
@@ -101,14 +104,39 @@ def _resolve(text: str) -> tuple[fs.FileSystem, str]:
 
 def _inside(system: fs.FileSystem, folder: str) -> list[str]:
     """List the tables in a folder; what begins with "." or "_" is temporary, or about the others."""
-    inside = system.get_file_info(fs.FileSelector(folder, recursive=True))
-    tables = [i.path for i in inside if i.is_file and Path(i.path).suffix.lower() in SUFFIXES]
+    if isinstance(system, fs.LocalFileSystem):
+        inside = _below(folder)
+    else:
+        found = system.get_file_info(fs.FileSelector(folder, recursive=True))
+        inside = [info.path for info in found if info.is_file]
+    tables = [path for path in inside if Path(path).suffix.lower() in SUFFIXES]
     return [path for path in tables if not re.search(r"/[._]", path[len(folder.rstrip("/")) :])]
+
+
+def _below(folder: str) -> list[str]:
+    """List all files below a folder of this machine; links are followed, but no folder is read twice."""
+    seen, found = set(), []
+    for here, folders, names in os.walk(folder, followlinks=True):
+        seen.add(os.path.realpath(here))
+        real = {name: os.path.realpath(os.path.join(here, name)) for name in sorted(folders)}
+        folders[:] = [name for name in real if real[name] not in seen]
+        found += [Path(here, name).as_posix() for name in names]
+    return [path for path in found if os.path.isfile(path)]
+
+
+def _once(paths: Sequence[str]) -> list[str]:
+    """Name every file of this machine once, by the shortest of the paths that lead to it."""
+    ordered = sorted(paths, key=lambda path: (path.count("/"), path), reverse=True)
+    return [*{os.path.realpath(path): path for path in ordered}.values()]
 
 
 def _matching(system: fs.FileSystem, pattern: str, root: str) -> list[str]:
     """List the files that match a glob; as in a shell, wildcards match no leading dots."""
-    names = [str(name) for name in ArrowFSWrapper(system).glob(pattern)]
+    if "**" in pattern and isinstance(system, fs.LocalFileSystem):
+        match = re.compile(glob_translate(pattern)).match
+        names = [path for path in _below(root) if match(path)]
+    else:
+        names = [str(name) for name in ArrowFSWrapper(system).glob(pattern)]
     if "/." not in pattern[len(root) :]:
         names = [name for name in names if "/." not in name[len(root) :]]
     return [info.path for info in system.get_file_info(names) if info.is_file]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +28,10 @@ SHARE = 0.2
 """The share of the rows that calibration holds out."""
 MOST_ROWS = 10_000
 """The number of rows that it holds out at most."""
+
+
+MISSING = ("nan", "NaT", "<NA>")
+"""Texts of the values that libraries have for what is missing."""
 
 
 class CalibrationWarning(UserWarning):
@@ -94,10 +99,24 @@ class Calibration:
 
 
 def as_names(groups: ArrayLike) -> np.ndarray:
-    """Groups as text; 1, 1.0 and True are one group."""
+    """Name each group by its value alone; 1, 1.0 and True are one group, as are all missing values."""
     values = np.asarray(groups)
-    whole = values.dtype.kind == "f" and bool((values == np.round(values)).all())
-    return (values.astype(np.int64) if values.dtype.kind == "b" or whole else values).astype(str)
+    if values.dtype.kind in "mM":
+        values = values.astype(f"{values.dtype.kind}8[us]").astype(str)
+    names = [_name(value) for value in values.ravel().tolist()]
+    return np.array(names, dtype=str).reshape(values.shape)
+
+
+def _name(value: object) -> str:
+    """Return the name of one group."""
+    if value is None or str(value) in MISSING:
+        return "nan"
+    if isinstance(value, float | bool):
+        return str(int(value) if float(value).is_integer() else value)
+    if isinstance(value, datetime):
+        own = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        return str(np.datetime64(own, "us"))
+    return str(np.datetime64(value, "us") if isinstance(value, date) else value)
 
 
 def conformal_quantile(

@@ -6,7 +6,6 @@ Baselines that are no Gaussian processes stand beside them: what a model must be
 from __future__ import annotations
 
 import csv
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from distgp.data.encoding import Columns
 from distgp.data.rows import Rows, Schema
 from distgp.diagnostics import metrics
 from distgp.files import whole
+from distgp.mixin import unnamed_columns
 from distgp.regressor import DistributedGPRegressor
 from distgp.selection import hold_out, trials
 from distgp.selection.trials import Trial
@@ -210,8 +210,7 @@ def on_split(
     schema = Schema(X.shape[1]) if columns is None else Schema.of(columns)
     model.fit_rows(Rows.of(X[train], y[train], schema, **given))
     full = None if np.ndim(model.noise_) else reference(model, X[train], y[train])
-    with warnings.catch_warnings():  # rows of a table are numbers here, in the order of its columns
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+    with unnamed_columns():  # rows of a table are numbers here, in the order of its columns
         found = compare(model, X[out], y[out], full, verbose=verbose)
     return [*found, *baselines(X[train], y[train], X[out], y[out], seed)]
 

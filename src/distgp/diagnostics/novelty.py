@@ -34,6 +34,9 @@ SAMPLE = 4096
 """Rows at most that the quantiles are taken from."""
 LEAST_SAMPLE, SAMPLE_PAIRS = 512, 2**27
 """Of many rows, as many are asked for their nearest row as make this number of pairs, but at least 512."""
+ALONE = 0.999
+"""The share of n − 1, the largest squared distance that n rows can have from their mean, from which a row
+is alone in some direction."""
 SMALLEST = 1e-9
 """Quantiles below this, of rows that are all the same, are taken as this."""
 TOLD_SHARE, TOLD_ROWS = 0.1, 20
@@ -85,8 +88,7 @@ class TrainingInputs:
         L = linalg.cholesky(standard, "the covariance of the inputs")
         some = sample.sampled(shards, min(1.0, SAMPLE / n), seed)
         square = torch.cat(some.map(_square_distances, TrainingInputs(mean, scale, L, n, 1.0)))
-        square = n * square / (n - 1 - square).clamp_min(RIDGE**2)
-        far, apart = _quantile(square.sqrt()), None
+        far, apart = _quantile(_without_itself(square, n).sqrt()), None
         if nearest and n > 1:
             count = min(SAMPLE, max(LEAST_SAMPLE, SAMPLE_PAIRS // n))
             few = sample.drawn(shards, count, seed)
@@ -184,6 +186,18 @@ def _nearest_other(batch: Shard, mean: Tensor, scale: Tensor, X: Tensor, numbers
     square, index = search.nearest(standardised(X.to(batch.X.device), mean, scale), 2)
     same = batch.rows[real][index.clamp_min(0)] == numbers.to(batch.rows.device)[:, None]
     return torch.where(same | (index < 0), torch.inf, square).amin(-1).sqrt()
+
+
+def _without_itself(square: Tensor, n: int) -> Tensor:
+    """Squared distances of rows to the n − 1 others, from those to moments that contain them.
+
+    A row that is alone in a direction, with a text that no other has, is infinitely far from the others
+    whatever else it is. Such rows are left out, unless most rows are like that.
+    """
+    alone = square > ALONE * (n - 1)
+    if 2 * int(alone.sum()) < len(square):
+        square = square[~alone]
+    return n * square / (n - 1 - square).clamp_min(RIDGE**2)
 
 
 def _quantile(distances: Tensor) -> float:

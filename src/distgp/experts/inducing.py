@@ -6,14 +6,12 @@ a sample of rows that live on workers.
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.checks import warn_user
+from distgp._util.checks import silenced, warn_user
 from distgp.data import shard as samples
 from distgp.data.partition import kmeans_centres
 from distgp.data.shard import Shard, unstack
@@ -105,8 +103,7 @@ def greedy_for(
     m = min(m, len(X))
     if noise is None:
         return first_greedy(X, kernel, m, seed)
-    with warnings.catch_warnings():  # that the rule ends at its cap is expected here
-        warnings.simplefilter("ignore", InducingWarning)
+    with silenced(InducingWarning):  # that the rule ends at its cap is expected here
         Z = greedy(X, kernel, noise, seed, largest=m)
     return first_greedy(X, kernel, min(m, 2 * len(Z)), seed) if twice else Z
 

@@ -11,11 +11,12 @@ import dataclasses
 import hashlib
 import json
 import os
-import warnings
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_type_hints
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from distgp import sparsegrid
+from distgp._util.checks import silenced
+from distgp._util.types import refuse_other_types
 from distgp._version import __version__
 from distgp.aggregation import AGGREGATORS, Ensemble, variance
 from distgp.aggregation.base import POSTERIORS
@@ -60,6 +63,7 @@ from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 KIND = "distgp-model"
 FORMAT = 2  # files with a lower number are read, those with a higher one refused
 LARGEST_TREE = 2_000_000  # values in a header: those of a forged one could fill the memory
+MOST_OBJECTS = 200_000  # objects in a tree: parts that are named twice are looked at twice
 LONG_LIST = 1_000  # lists of more numbers than this are stored as tensors, not in the header
 
 NAMES: dict[str, type] = {
@@ -186,10 +190,9 @@ def load(path: Path | str, device: str | None = None) -> Any:
         raise FileNotFoundError(f"there is no model file {str(path)!r}")
     with _opened(path) as (file, header):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    with readable(path), warnings.catch_warnings():
+    with readable(path), silenced(Warning):  # what there was to say was said when it was fitted
         if header.get("checksum") != checksum(header.get("tree", ""), tensors):
             raise ModelFileError(f"{path} was damaged after it was written: save the model again")
-        warnings.simplefilter("ignore")  # what there was to say was said when it was fitted
         tree, old = header["tree"], header["format"] == "1"
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
@@ -326,6 +329,8 @@ class _Decoder:
     ) -> None:
         self._tensors, self._device, self._names = tensors, device, names
         self._seen: dict[str, Any] = {}
+        self._sizes: dict[str, int] = {}  # objects in each object, one counted wherever it is named
+        self._met = 0
 
     def decode(self, node: object) -> Any:
         if isinstance(node, list):
@@ -333,14 +338,12 @@ class _Decoder:
         if not isinstance(node, dict):
             return node
         if "same" in node:
+            self._count(self._sizes[node["same"]])
             return self._seen[node["same"]]
         if "tensor" in node:
             return self._leaf(node)
         if "class" in node:
-            fields = {name: self.decode(child) for name, child in node["fields"].items()}
-            made = (self._names.get(node["class"]) or class_of(node["class"]))(**fields)
-            self._seen[node["path"]] = made
-            return made
+            return self._object(node)
         if "tuple" in node:
             return tuple(self.decode(item) for item in node["tuple"])
         if "dict" in node:
@@ -349,18 +352,43 @@ class _Decoder:
             return np.array(node["array"])
         return float(node["float"])
 
+    def _object(self, node: dict[str, Any]) -> Any:
+        before = self._met
+        self._count(1)
+        fields = {name: self.decode(child) for name, child in node["fields"].items()}
+        kind = self._names.get(node["class"]) or class_of(node["class"])
+        if kind in NAME_OF:
+            refuse_other_types(cast(type, kind), fields, _hints_of(kind))
+        made = kind(**fields)
+        self._seen[node["path"]], self._sizes[node["path"]] = made, self._met - before
+        return made
+
+    def _count(self, objects: int) -> None:
+        """Refuse a tree of few values that name each other so often that walking it would not end."""
+        self._met += objects
+        if self._met > MOST_OBJECTS:
+            raise ValueError(f"more than {MOST_OBJECTS:,} objects, counted wherever they are named")
+
     def _leaf(self, node: dict[str, Any]) -> Tensor | np.ndarray:
         name = node["tensor"]
         if name not in self._seen:
             value = self._tensors[name]
+            # A copy of its own: the file may change, and matrix products depend, in the last bit, on
+            # memory alignment.
             if node.get("numpy"):
-                self._seen[name] = value.numpy()
+                self._seen[name] = value.numpy().copy()
             else:
-                # A copy of its own: matrix products depend, in the last bit, on memory alignment.
                 there = node["device"] if torch.cuda.is_available() else "cpu"
                 value = value.to(there if self._device is None else self._device, copy=True)
                 self._seen[name] = value.mT if node["turned"] else value
         return self._seen[name]
+
+
+@cache
+def _hints_of(kind: type) -> dict[str, Any]:
+    """The types of a class's fields; some modules import the names of others for annotations alone."""
+    known = {other.__name__: other for other in NAMES.values()}
+    return get_type_hints(kind, localns=known | vars(sys.modules[kind.__module__]))
 
 
 def _names_of_format_1() -> dict[str, Callable[..., Any]]:

@@ -25,6 +25,9 @@ from distgp.kernels.base import (
 
 BLOCK = 2**18
 """Entries of a matrix that are worked on at a time on a CPU: 2 MiB, which stays in the cache."""
+TOLERATED = 1e-9
+"""The error of squared distances, in lengthscales, or their share, from which they are mended: rows must be
+some 1,500 lengthscales away from the middle of all to have it."""
 SMALL_SET = 256
 """Rows up to which the middle of a set in a batch is that of three of its rows."""
 
@@ -33,9 +36,11 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     """Compute ‖a_i − b_j‖² for all rows of A and B, the points of reference, by one matrix product.
 
     ‖a‖² + ‖b‖² − 2aᵀb is the product of the augmented rows (−2a, ‖a‖², 1) and (b, 1, ‖b‖²), in float64,
-    where its cancellation does no harm. Both are shifted by the median of B, so that neither an offset
-    nor outliers take digits from other rows. The norms are shrunk by the rounding error that the
+    where its cancellation mostly does no harm. Both are shifted by the median of B, so that neither an
+    offset nor outliers take digits from other rows. The norms are shrunk by the rounding error that the
     product is likely to have, (2 + √d)ε, so that equal rows get exactly 0, in value and in gradient.
+    Where cancellation does harm, between rows that are close to each other and far from all others, the
+    differences are squared and added.
 
     Examples
     --------
@@ -44,8 +49,16 @@ def squared_distance(A: Tensor, B: Tensor) -> Tensor:
     tensor([[ 0., 25.],
             [25.,  0.]])
     """
-    left, right = _augmented(*_centred(A, B))
-    return (left @ right.mT).clamp_min(0.0).to(A.dtype)
+    dtype, (A, B) = A.dtype, _centred(A, B)
+    left, right = _augmented(A, B)
+    square = (left @ right.mT).clamp_min(0.0)
+    if _cancels(left, right):
+        batch = square.shape[:-2]
+        wide = (P.expand(*batch, *P.shape[-2:]).reshape(-1, *P.shape[-2:]) for P in (A, B))
+        square = _by_differences(square.reshape(-1, *square.shape[-2:]), *wide).reshape(
+            square.shape
+        )
+    return square.to(dtype)
 
 
 def _centred(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,6 +75,30 @@ def _augmented(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     b = B.square().sum(-1, keepdim=True) * shrink
     left = torch.cat([-2.0 * A, a, torch.ones_like(a)], -1)
     return left, torch.cat([B, torch.ones_like(b), b], -1)
+
+
+def _cancels(left: Tensor, right: Tensor) -> bool:
+    """Whether the rounding error of some product of augmented rows may be more than `TOLERATED`."""
+    if not left.numel() or not right.numel():
+        return False
+    largest = left[..., -2].detach().max() + right[..., -1].detach().max()
+    return bool(torch.finfo(left.dtype).eps * largest > TOLERATED)
+
+
+def _by_differences(square: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    """Replace the squared distances (count, n1, n2) that lost their digits by those of the differences.
+
+    The product is wrong by about ε(‖a‖² + ‖b‖²), which is tolerated up to `TOLERATED`, or that share of
+    the squared distance.
+    """
+    with torch.no_grad():
+        eps = torch.finfo(A.dtype).eps
+        wrong = eps * (A.square().sum(-1)[..., None] + B.square().sum(-1)[..., None, :])
+        lost = (wrong > TOLERATED * square.clamp_min(1.0)).nonzero(as_tuple=True)
+    item, row, column = lost
+    parts = zip(*(index.split(BLOCK) for index in (item, row, column)), strict=True)
+    mended = [(A[i, r] - B[i, c]).square().sum(-1) for i, r, c in parts]
+    return square.index_put(lost, torch.cat(mended).to(square.dtype)) if mended else square
 
 
 def _middle(B: Tensor) -> Tensor:
@@ -214,7 +251,9 @@ def _evaluated(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the kernel and its derivative in r², block after block, while it is in the cache."""
     left, right = _augmented(A, B)
-    fused = None if with_slope or not A.is_cuda or shape.formula is None else _fused(shape.formula)
+    far = _cancels(left, right)
+    plain = with_slope or far or not A.is_cuda
+    fused = None if plain or shape.formula is None else _fused(shape.formula)
     if fused is not None:
         square = (left @ right.mT).to(dtype)
         return fused(square, square.new_ones(()) if variance is None else variance), None
@@ -227,6 +266,8 @@ def _evaluated(
             block.clamp_min_(0.0)
         else:
             block.copy_((left[some, rows] @ right[some].mT).clamp_min_(0.0))
+        if far:
+            block.copy_(_by_differences(block, A[some, rows], B[some]))
         steep = None if slope is None else slope[some, rows]
         shape.shape_(block, steep)
         if variance is not None:
@@ -295,6 +336,7 @@ class KernelOfDistance(torch.autograd.Function):
         """Evaluate the formulas above, block after block."""
         A, B, variance, K, slope = ctx.saved_tensors
         S, factor = (slope, 2.0) if slope is not None else (K, 2.0 * ctx.shape.proportional)
+        far = _cancels(*_augmented(A, B))
         # (Σ_j W_ij b_j, Σ_j W_ij) by one product, and likewise for the other side, all transposed.
         a, b = (torch.cat([P.mT, P.new_ones(len(P), 1, P.shape[-2])], -2) for P in (A, B))
         in_A, in_B = torch.empty_like(a), torch.zeros_like(b)
@@ -311,9 +353,24 @@ class KernelOfDistance(torch.autograd.Function):
                 total += (G[some, rows] * K[some, rows]).sum()
         if wanted and slope is None:
             total = in_A[..., -1, :].sum()
-        in_A, in_B = (
-            factor * (P * sums[..., -1:, :].mT - sums[..., :-1, :].mT)
-            for P, sums in ((A, in_A), (B, in_B))
-        )
+        if far:
+            in_A, in_B = (factor * sums for sums in _slopes_by_differences(A, B, G, S))
+        else:
+            in_A, in_B = (
+                factor * (P * sums[..., -1:, :].mT - sums[..., :-1, :].mT)
+                for P, sums in ((A, in_A), (B, in_B))
+            )
         in_variance = (total / variance).to(variance.dtype) if wanted else None
         return in_A, in_B, in_variance, None, None
+
+
+def _slopes_by_differences(A: Tensor, B: Tensor, G: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute Σ_j W_ij (a_i − b_j) and Σ_i W_ij (b_j − a_i), W = G ∘ S, where products would cancel."""
+    in_A, in_B = torch.zeros_like(A), torch.zeros_like(B)
+    for some, rows in _blocks(S):
+        W = (G[some, rows] * S[some, rows]).to(A.dtype)
+        for column in range(A.shape[-1]):
+            each = W * (A[some, rows, column, None] - B[some, None, :, column])
+            in_A[some, rows, column] = each.sum(-1)
+            in_B[some, :, column] -= each.sum(-2)
+    return in_A, in_B

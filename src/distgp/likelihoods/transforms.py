@@ -50,8 +50,9 @@ class Transform(ABC):
         nodes, weights = roots_hermitenorm(NODES)
         weights = weights / weights.sum()
         values = self.inverse(mean[..., None] + np.sqrt(variance)[..., None] * nodes)
-        first = values @ weights
-        return first, np.square(values - first[..., None]) @ weights
+        with np.errstate(over="ignore", invalid="ignore"):
+            first = values @ weights
+            return first, np.square(values - first[..., None]) @ weights
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ class Log(Transform):
         return np.log(y)
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Compute exp z."""
-        return np.exp(z)
+        """Compute exp z; infinite where that is too large to compute."""
+        with np.errstate(over="ignore"):
+            return np.exp(z)
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:
         """Compute log (1/y)."""
@@ -84,8 +86,9 @@ class Log(Transform):
 
     def moments(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Compute the log-normal's: exp(μ + s²/2) and (exp(s²) − 1) exp(2μ + s²)."""
-        first = np.exp(mean + 0.5 * variance)
-        return first, np.expm1(variance) * np.square(first)
+        with np.errstate(over="ignore", invalid="ignore"):
+            first = np.exp(mean + 0.5 * variance)
+            return first, np.expm1(variance) * np.square(first)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,12 @@ class YeoJohnson(Transform):
     @staticmethod
     def of(y: np.ndarray) -> YeoJohnson:
         """Find λ in [0, 2] by maximum likelihood of a normal distribution of g(y)."""
-        scale = float(np.sqrt(np.mean(np.square(y)))) or 1.0
+        with np.errstate(over="ignore"):
+            scale = float(np.sqrt(np.mean(np.square(y)))) or 1.0
+        if not np.isfinite(scale):
+            raise ValueError(
+                f"targets as large as {np.abs(y).max():.3g} cannot be transformed: give them in other units"
+            )
 
         def loss(power: float) -> float:
             transform = YeoJohnson(power, scale)
@@ -146,8 +154,9 @@ def _inverse(value: np.ndarray, power: float) -> np.ndarray:
     scipy's inv_boxcox1p returns the value itself, not its exponential, for powers close to 0.
     """
     if power == 0.0:
-        return np.expm1(value)
-    with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(over="ignore"):
+            return np.expm1(value)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found = np.expm1(np.log1p(power * value) / power)
     return np.where(power * value > -1.0, found, np.inf)
 

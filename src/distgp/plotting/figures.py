@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from distgp._util.checks import silenced
 from distgp.data import rows as frames
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.diagnostics.summary import column_names, target_names
 from distgp.files.writing import whole
-from distgp.mixin import ModelMixin
+from distgp.mixin import ModelMixin, unnamed_columns
 
 BAND = 0.9
 """The probability that a band shows."""
@@ -263,8 +263,5 @@ def predicted(
 @contextmanager
 def quietly(made_up: bool = True) -> Iterator[None]:
     """Accept arrays for a model of a table, and points of a grid that are `made_up` and unlike any row."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        if made_up:
-            warnings.simplefilter("ignore", NoveltyWarning)
+    with unnamed_columns(), silenced(*([NoveltyWarning] if made_up else [])):
         yield

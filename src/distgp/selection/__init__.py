@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -16,7 +15,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from sklearn.model_selection import KFold
 
-from distgp._util.checks import warn_user
+from distgp._util.checks import silenced, warn_user
 from distgp._util.progress import Progress
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
@@ -216,9 +215,11 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
     parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
     if few:  # one hold-out of so few rows tells little
         parts = _folds(rows.X, plan.seed, FOLDS)
-    with Progress("choosing", show=plan.verbose) as progress, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-
+    with (
+        Progress("choosing", show=plan.verbose) as progress,
+        np.errstate(all="ignore"),
+        silenced(Warning),
+    ):
         others = baselines(rows, parts, plan.seed)
         least = min(baseline.nlpd for baseline in others)
 
@@ -327,8 +328,7 @@ def _cross_validated(
     numbers, scores = numbers_of_experts(len(rows)), []
     for number in numbers:
         trial, found = plan.settled({"n_experts": number, "verbose": False}), []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with np.errstate(all="ignore"), silenced(Warning):
             for train, test in folds:
                 some = replace(trial, n=len(train), found=())
                 model = fit(some, place(some, rows.take(train)))

@@ -133,7 +133,10 @@ def _by_groups(
             "groups must be all numbers or all text, without missing values"
         ) from error
     if len(found) < 2:
-        raise ValueError("validation='groups' needs two groups at least, got one")
+        raise ValueError(
+            "validation='groups' needs two groups at least among the rows that are left to it, got one; "
+            "where calibrate holds out groups first, three are needed"
+        )
     return _whole_groups(label, size, rng)
 
 

@@ -8,13 +8,13 @@ which nothing travels: the centre has the targets and their neighbours.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from distgp._util.checks import silenced
 from distgp._util.threads import on_threads
 from distgp.data.neighbors import Neighbors
 from distgp.data.shard import Shard, row_priority
@@ -294,7 +294,7 @@ def evaluate(
     try:
         with (  # passing by a hard θ is no news
             torch.set_grad_enabled(gradient),
-            warnings.catch_warnings(action="ignore", category=JitterWarning),
+            silenced(JitterWarning),
         ):
             found = on_threads(part, range(0, len(sets.X), size))
             total = torch.stack([value for value, _ in found]).sum(0)

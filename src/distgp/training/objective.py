@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from distgp._util.checks import silenced
 from distgp._util.threads import on_threads
 from distgp.data.shard import Shard, placed
 from distgp.engines import Placement, travels
@@ -221,7 +221,7 @@ class Objective(NamedTuple):
         own. Each objective contains the share `prior_weight` (M,) of the log prior.
         """
         # What training meets on its way is no news.
-        with warnings.catch_warnings(action="ignore", category=JitterWarning):
+        with silenced(JitterWarning):
             # A few experts at a time: matrices that fit into the cache are worth more than one call.
             size = chunk_rows(self.expert.entries(shard.n), vectors.device)
             if shard.count <= size:
@@ -296,7 +296,7 @@ def _summed_value(shard: Shard, expert: Expert, parameters: Parameters) -> float
     size = chunk_rows(expert.entries(shard.n), shard.X.device)
     parts = [shard[start : start + size] for start in range(0, shard.count, size)]
     try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore", category=JitterWarning):
+        with torch.no_grad(), silenced(JitterWarning):
             return sum(float(expert.objective(parameters, part).sum()) for part in parts)
     except UNUSABLE:
         return math.nan

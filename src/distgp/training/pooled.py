@@ -6,13 +6,13 @@ For sparse experts that share θ and Z it is a function of sums over rows: ΣAA�
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from distgp._util.checks import silenced
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
 from distgp.experts.sums import (
@@ -63,7 +63,7 @@ class PooledBound(Algorithm):
             return Reply(
                 found | {"own_noise": torch.zeros_like(sums.yy) + own_noise_term(rows)}, {}
             )
-        with warnings.catch_warnings(action="ignore", category=JitterWarning):
+        with silenced(JitterWarning):
             gradient = gradient_by_rows(
                 lambda x: widened(objective.layout.unpack(x)),
                 shared["x"],
@@ -101,7 +101,7 @@ def _sums(layout: Layout, shard: Shard, x: Tensor) -> SparseSums:
     """The sums of one worker's rows at θ(x); NaN where K_uu cannot be factorised."""
     try:
         theta = widened(layout.unpack(x))
-        with warnings.catch_warnings(action="ignore", category=JitterWarning):
+        with silenced(JitterWarning):
             Lu = inducing_factor(theta)
         return row_sums(theta, Lu, shard)
     except UNUSABLE:
@@ -125,6 +125,6 @@ def _bound(objective: Objective, x: Tensor, summed: Tensors) -> tuple[Tensor, Te
     *inner, direct = torch.autograd.grad(
         value, [*sums.values(), point], retain_graph=True, materialize_grads=True
     )
-    with warnings.catch_warnings(action="ignore", category=JitterWarning):
+    with silenced(JitterWarning):
         direct = direct + gradient_by_factor(theta, point, total, *inner)
     return value.detach(), dict(zip(SUMS, inner, strict=True)), direct

@@ -128,7 +128,7 @@ def one_of_each(name: str, values: object, n: int) -> None:
     if values is None:
         return
     try:
-        shape: tuple[int, ...] = np.shape(values)  # pyright: ignore[reportArgumentType]
+        shape: tuple[int, ...] = np.shape(values)  # pyright: ignore
     except ValueError:
         shape = (len(values), -1)  # pyright: ignore[reportArgumentType]
     if shape != (n,):
@@ -328,7 +328,7 @@ def have_targets(y: np.ndarray) -> np.ndarray:
         absent = np.array([str(value) in ABSENT for value in y.ravel()]).reshape(y.shape)
     else:
         absent = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, dtype=bool)
-    return ~(absent if y.ndim == 1 else absent.any(1))
+    return ~np.asarray(absent if y.ndim == 1 else absent.any(1))
 
 
 def targets_of(n: int, y: ArrayLike | None) -> np.ndarray:

@@ -448,3 +448,11 @@ def test_errors_of_the_command_are_one_line(folder, monkeypatch):
     monkeypatch.delitem(sys.modules, "distgp.serve", raising=False)
     monkeypatch.delattr(distgp, "serve", raising=False)
     assert "pip install 'distgp[serve]'" in run(folder / "table")
+
+
+@pytest.mark.parametrize("host", ["", "  "])
+def test_an_empty_host_is_not_every_host(host):
+    from distgp.serve import _listening
+
+    with pytest.raises(ValueError, match="expected the address to listen at"):
+        _listening(host, 0)

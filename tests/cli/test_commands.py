@@ -468,3 +468,92 @@ def test_what_was_said_in_fitting_holds_in_python_and_on_the_command_line(run, f
     assert "fitted in Python, where targets have no names: give --target COLUMN" in said
     done = run("score", "py.safetensors", "holes.csv", "--target", "level", "--json", cwd=folder)
     assert json.loads(done.stdout)["rows"] == len(table)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """A table of numbers, as CSV and as an Arrow file of polars with a column of text."""
+    import polars as pl
+
+    folder = tmp_path_factory.mktemp("numbers")
+    x = np.linspace(-2, 2, 60)
+    table = pd.DataFrame({"a": x, "b": np.cos(3 * x), "y": np.sin(x) + 0.1 * np.cos(40 * x)})
+    table.to_csv(folder / "n.csv", index=False)
+    pl.from_pandas(table.assign(site=["hill", "lake"] * 30)).write_ipc(folder / "t.arrow")
+    return folder
+
+
+FIT = (
+    "--target",
+    "y",
+    "--expert",
+    "exact",
+    "--n-iter",
+    "3",
+    "-q",
+    "--force",
+    "-o",
+    "m.safetensors",
+)
+
+
+def test_sparse_grids_predict_and_score_tables(run, numbers):
+    table = pd.read_csv(numbers / "n.csv")
+    gp = distgp.SparseGridGP(level=2, n_iter=2).fit(table[["a", "b"]], table["y"])
+    gp.save(numbers / "g.safetensors")
+    run("predict", "g.safetensors", "n.csv", "-o", "g.parquet", cwd=numbers)
+    out = pd.read_parquet(numbers / "g.parquet")
+    mean, std = gp.predict(table[["a", "b"]], return_std=True)
+    np.testing.assert_allclose(out["mean"], mean)
+    np.testing.assert_allclose(out["upper"] - out["lower"], 2 * 1.6448536269514722 * std)
+    done = run("score", "g.safetensors", "n.csv", "--target", "y", "--json", cwd=numbers)
+    assert json.loads(done.stdout)["rows"] == 60
+    asked = ("predict", "g.safetensors", "n.csv", "-o", "h.csv", "--aggregation", "poe")
+    assert "no aggregators" in run(*asked, cwd=numbers, fails=True).stderr
+
+
+def test_arrow_files_of_polars_with_text_are_read(run, numbers):
+    run("fit", "t.arrow", *FIT, cwd=numbers)
+    run("predict", "m.safetensors", "t.arrow", "-o", "p.arrow", cwd=numbers)
+    assert set(distgp.load(numbers / "m.safetensors").feature_names_in_) >= {"site=hill"}
+    assert len(pd.read_feather(numbers / "p.arrow")) == 60
+
+
+def test_infinite_intervals_are_told(run, numbers):
+    run("fit", "n.csv", *FIT, "--calibrate", "conformal", cwd=numbers)
+    asked = ("predict", "m.safetensors", "n.csv", "-o", "i.csv", "--interval", "0.99")
+    said = run(*asked, cwd=numbers).stderr
+    assert "60 of 60 intervals are infinite: calibration had too few rows" in said
+
+
+def test_no_names_are_not_all_names(run, numbers):
+    said = run("fit", "n.csv", *FIT, "--features", " , ", cwd=numbers, fails=True).stderr
+    assert "--features names the input columns, got" in said
+    gp = distgp.DistributedGPRegressor()
+    pd.read_csv(numbers / "n.csv").to_parquet(numbers / "n.parquet")
+    with pytest.raises(ValueError, match=r"drop must be a list of columns, such as \['ab'\], got"):
+        gp.fit_parquet(numbers / "n.parquet", "y", drop="ab")
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(run, numbers):
+    table = pd.read_csv(numbers / "n.csv").rename(columns={"a": "a\x1b[2J\x07"})
+    table.to_parquet(numbers / "control.parquet")
+    run("fit", "control.parquet", *FIT, cwd=numbers)
+    said = run("info", "m.safetensors", cwd=numbers).stdout
+    assert "\x1b" not in said and "\x07" not in said and "a\\x1b[2J" in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_standard_output_that_is_closed_full_or_of_few_letters(run, numbers):
+    run("fit", "n.csv", *FIT, cwd=numbers)
+    asked = f"{COMMAND} predict m.safetensors n.csv --force -o out.csv"
+    for end, code in ((">&-", 0), (">/dev/full", 2)):
+        done = subprocess.run(
+            f"{asked} {end}", shell=True, cwd=numbers, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+        assert "Exception ignored" not in done.stderr and (numbers / "out.csv").exists()
+    few = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    command = [COMMAND, "info", "m.safetensors"]
+    done = subprocess.run(command, cwd=numbers, capture_output=True, env=few, check=False)
+    assert done.returncode == 0, done.stderr

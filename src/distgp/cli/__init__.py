@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -44,6 +45,9 @@ for run in (fit, predict, score, compare, info, serve, demo, version):
 
 def main() -> None:
     """Run the `distgp` command with the arguments of this process."""
+    for stream in (sys.stdout, sys.stderr):  # what their encoding lacks is shown as "?"
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except KeyboardInterrupt:  # before or after the command's own work

@@ -90,8 +90,8 @@ def score(given: o.Given) -> None:
 def _reading(given: o.Given, model: DistributedGPRegressor) -> dict[str, Any]:
     """Return the options with which tables are predicted and scored; some default to the model's own."""
     return {
-        "missing": given.missing or model.missing,
-        "unknown": given.unknown_categories or model.unknown,
+        "missing": given.missing or getattr(model, "missing", "refuse"),
+        "unknown": given.unknown_categories or getattr(model, "unknown", "refuse"),
         "show": o.shows_progress(given),
         "aggregation": given.aggregation,
     }
@@ -156,7 +156,7 @@ def info(given: o.Given) -> None:
         terminal.print_figures(figures | said.as_dict(), True)
     else:
         terminal.print_figures(figures, False)
-        typer.echo(f"\n{said}")
+        typer.echo(terminal.printable(f"\n{said}"))
 
 
 def serve(given: o.Given) -> None:

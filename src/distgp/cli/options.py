@@ -70,6 +70,10 @@ def column_options(
     features: str | None, drop: str | None, categorical: str | None, dates: str
 ) -> dict[str, Any]:
     """Return keyword arguments for the functions that learn the columns of a table."""
+    if features is not None and not split_names(features):
+        raise ValueError(
+            f"--features names the input columns, got {features!r}: leave it out for all"
+        )
     return {
         "features": split_names(features) or None,
         "drop": split_names(drop),

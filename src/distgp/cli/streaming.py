@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distgp._util.checks import warn_user
 from distgp._util.progress import Progress
 from distgp.cli.terminal import refuse_input
 from distgp.data.encoding import Columns, complete_rows, numbers
@@ -17,6 +18,7 @@ from distgp.data.parquet import ParquetRows
 from distgp.data.rows import Rows, Schema, learnt
 from distgp.data.table import Table, TableError, sink
 from distgp.diagnostics import metrics
+from distgp.diagnostics.calibration import CalibrationWarning
 from distgp.engines import LocalEngine
 from distgp.regressor import DistributedGPRegressor, unnamed
 
@@ -128,13 +130,14 @@ def predict_table(
         raise TableError(
             f"the table has a column {taken[0]!r} already: give --prefix to name the new ones"
         )
-    written = dropped = 0
+    written = dropped = endless = 0
     with sink(output) as write, Progress("predicting rows", show=show) as progress:
         for batch, X, lost in _pieces(table, columns, missing, unknown):
             dropped += lost
             if not len(X):
                 continue
             arrays = unnamed(model.predict_with_interval, X, interval, **options)
+            endless += int((~np.isfinite(arrays[-1])).sum())
             for name, values in zip(new, arrays, strict=True):
                 batch = batch.append_column(name, pa.array(values))
             write(batch)
@@ -142,6 +145,12 @@ def predict_table(
             progress.advance(len(X))
         if not written:
             raise TableError(f"{path} has no rows to predict")
+    if endless:
+        warn_user(
+            f"{endless} of {written} intervals are infinite: calibration had too few rows for a "
+            f"probability of {interval:g}. Give a lower one by --interval, or calibrate on more rows",
+            CalibrationWarning,
+        )
     return written, dropped
 
 
@@ -164,14 +173,14 @@ def score_table(
         )
     columns.check(table.names, target=True)
     found: list[tuple[np.ndarray, ...]] = []
-    dropped, density = 0, 0.0
+    dropped, density, transformed = 0, 0.0, bool(getattr(model, "target_transform", None))
     with Progress("scoring rows", show=show) as progress:
         for batch, X, lost in _pieces(table, columns, missing, unknown, target=True):
             dropped += lost
             if len(X):
                 y = columns.targets(batch)
                 found.append((y, *unnamed(model.predict_with_interval, X, 0.9, **options)))
-                if model.target_transform:
+                if transformed:
                     density += len(X) * unnamed(model.nlpd, X, y, **options)
             progress.advance(len(X))
     if not found:
@@ -185,7 +194,7 @@ def score_table(
         "dropped": dropped,
         "rmse": rmse,
         "r2": r2,
-        "nlpd": density / len(y) if model.target_transform else normal,
+        "nlpd": density / len(y) if transformed else normal,
         "coverage_90": float(np.mean((lower <= y) & (y <= upper))),
     }
 

@@ -39,10 +39,9 @@ def plain_errors() -> Iterator[None]:
         with warnings.catch_warnings(), _ended_by_signals():
             warnings.showwarning = _teller()
             yield
-            sys.stdout.flush()
+            _flush()
     except BrokenPipeError:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())  # for what is flushed at exit
+        _leave_output()
         raise typer.Exit(0) from None
     except (typer.Exit, typer.Abort):
         raise
@@ -53,6 +52,29 @@ def plain_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         _print_line("distgp: interrupted")
         raise typer.Exit(130) from None
+
+
+def _flush() -> None:
+    """Write out what was printed, where there is a standard output that can be written to."""
+    if sys.stdout is None:  # closed by whoever started us
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _leave_output()
+        raise OSError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _leave_output() -> None:
+    """Have what is flushed at exit go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters, by which a file could write to the terminal, spelt out."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _judged(error: Exception) -> tuple[int, str]:
@@ -145,7 +167,7 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
             text = f"{value:.6g}" if isinstance(value, float) else value
             text = ", ".join(map(str, text)) if isinstance(text, list) else str(text)
             text = text if name == "model" or len(text) <= LONGEST else f"{text[:LONGEST]} …"
-            typer.echo(f"{name:{width}s} {text}")
+            typer.echo(printable(f"{name:{width}s} {text}"))
 
 
 def print_results(

@@ -359,6 +359,11 @@ def learn_columns(
     without those to `drop`; numbers of `categorical` columns are names of categories.
     """
     check_choices(dates=dates)
+    for option, value in (("features", features), ("drop", drop), ("categorical", categorical)):
+        if isinstance(value, str):
+            raise TableError(
+                f"{option} must be a list of columns, such as [{value!r}], got {value!r}"
+            )
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
     for name in (*(() if target is None else (target,)), *(features or ()), *drop, *categorical):
         if name not in names:

@@ -22,7 +22,7 @@ import pyarrow.compute
 from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.utils import glob_translate
 from pyarrow import csv, fs, parquet
-from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string
+from pyarrow.types import is_binary, is_dictionary, is_nested, is_null, is_string, is_string_view
 
 from distgp.files.writing import whole
 
@@ -308,12 +308,15 @@ def _unified(schemas: Sequence[pa.Schema], paths: Sequence[str]) -> pa.Schema:
 
 
 def _decoded(schema: pa.Schema, keys: Keys, path: str) -> pa.Schema:
-    """Replace dictionaries, which differ between files, by their values' type; add the columns of keys."""
+    """Replace dictionaries, which differ between files, by their values' type, and views of texts, which
+    pyarrow cannot compute with, by texts; add the columns of keys.
+    """
     if both := [name for name in keys if name in schema.names]:
         raise TableError(
             f"{path} has a column {both[0]!r}, and its folder's name gives another: rename the folder"
         )
-    fields = [f.with_type(f.type.value_type) if is_dictionary(f.type) else f for f in schema]
+    plain = (f.with_type(f.type.value_type) if is_dictionary(f.type) else f for f in schema)
+    fields = [f.with_type(pa.string()) if is_string_view(f.type) else f for f in plain]
     return pa.schema([*fields, *(pa.field(name, value.type) for name, value in keys.items())])
 
 

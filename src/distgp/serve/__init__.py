@@ -150,6 +150,11 @@ def _predictions_at_once() -> int:
 
 def _listening(host: str, port: int) -> socket.socket:
     """Open a socket that accepts connections."""
+    if not host.strip():
+        raise ValueError(
+            "expected the address to listen at, such as 127.0.0.1, or 0.0.0.0 for other machines too, "
+            "got an empty text"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, get_args
 
 import numpy as np
@@ -18,6 +19,7 @@ from distgp._util.checks import (
     a_count,
     a_name,
     a_positive_number,
+    a_probability,
     a_seed,
     is_auto,
     is_integer,
@@ -355,6 +357,37 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             )
         mean, spread = model.columns([(mean, spread) for mean, spread, _ in parts])
         return mean, spread if return_cov else np.sqrt(spread)
+
+    def predict_with_interval(
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        *,
+        latent: bool = False,
+        aggregation: str | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, standard deviation and the central interval of the predicted normal distribution.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        coverage : float, default=0.9
+            The probability, between 0 and 1.
+        latent : bool, default=False
+            Whether the interval is one for the function f.
+        aggregation : None
+            Sparse grids have no aggregators: anything else is refused.
+
+        Returns
+        -------
+        mean, std, lower, upper : ndarray of shape (N,) or (N, targets)
+        """
+        if aggregation is not None:
+            raise ValueError(f"sparse grids have no aggregators, got {aggregation!r}: leave it out")
+        mean, std = self.predict(X, return_std=True, latent=latent)
+        half = NormalDist().inv_cdf(0.5 + 0.5 * a_probability("coverage", coverage)) * std
+        return mean, std, mean - half, mean + half
 
     def nlpd(self, X: ArrayLike, y: ArrayLike, **options: Any) -> float:
         """The mean negative log predictive density of observed targets. Lower is better.

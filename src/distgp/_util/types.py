@@ -6,6 +6,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
+import numpy as np
+
 
 def refuse_other_types(
     kind: type, fields: Mapping[str, object], hints: Mapping[str, object]
@@ -26,6 +28,10 @@ def fits(value: object, hint: Any) -> bool:
         return any(fits(value, one) for one in inside)
     if origin is Literal:
         return value in inside
+    if origin is list and isinstance(
+        value, np.ndarray
+    ):  # files hold long lists of numbers as arrays
+        return value.dtype.kind == "f"
     if origin is not None:
         return isinstance(value, origin) and _items_fit(value, inside)
     if hint is None:

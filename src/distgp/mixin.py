@@ -175,7 +175,7 @@ class ModelMixin(BaseEstimator, ABC):
         with as_numbers("X"):
             if not _UNNAMED.get():
                 return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
-            checked = check_array(X, dtype=FLOATS, estimator=self)
+            checked = check_array(X, dtype=FLOATS, estimator=self)  # pyright: ignore
             _check_n_features(self, checked, reset=False)
             return checked
 

@@ -6,6 +6,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -546,3 +547,19 @@ def test_clusters_far_apart_are_fitted_as_one_alone(expert, gap):
         expert=expert, kernel="rbf(1)", training=None, noise=1e-4, n_experts=1, n_inducing=60
     )
     np.testing.assert_allclose(gp.fit(X, y).predict(X), y, atol=0.01)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_fit_has_gradients_whatever_the_caller_has(mode):
+    X, y = make_data(60)
+    for gp in (
+        DistributedGPRegressor(expert="exact", n_experts=2, n_iter=3, training="independent"),
+        DistributedGPRegressor(expert="sparse", n_inducing=10, n_iter=3),
+        distgp.SparseGridGP(level=2, n_iter=2),
+    ):
+        wanted = gp.fit(X, y).predict(X)
+        with mode():
+            np.testing.assert_array_equal(gp.fit(X, y).predict(X), wanted)
+            if hasattr(gp, "partial_fit"):
+                gp.partial_fit(X, y)
+            assert not torch.is_grad_enabled()

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
 from distgp._util.checks import a_count, a_probability, a_seed, is_auto
+from distgp._util.threads import gradients
 from distgp.aggregation import Aggregator
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns, check_choices
@@ -425,7 +426,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         expected, came = len(self.model_.targets), rows.targets.shape[1]
         if came != expected:
             raise ValueError(f"expected {expected} target columns as in fit, got {came}")
-        self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
+        with gradients():
+            self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
         self._combinations = {}
         return self
 
@@ -880,11 +882,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     @contextmanager
     def _unchanged_on_failure(self) -> Iterator[None]:
-        """A fit that fails leaves what was fitted before."""
+        """A fit that fails leaves what was fitted before; it has gradients whatever the caller has."""
         attributes = vars(self)
         before = attributes.copy()
         try:
-            yield
+            with gradients():
+                yield
         except BaseException:
             attributes.clear()
             attributes.update(before)

@@ -97,6 +97,13 @@ def at_once(function: Callable[[Item], Result], items: Sequence[Item]) -> list[R
     )
 
 
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Have gradients, which training needs, even where the caller has switched them off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Threads that wait for work; they are started once, since that takes as long as some of it."""

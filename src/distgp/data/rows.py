@@ -128,11 +128,11 @@ def one_of_each(name: str, values: object, n: int) -> None:
     if values is None:
         return
     try:
-        shape: tuple[int, ...] = np.shape(values)  # pyright: ignore
+        shape = np.asarray(values).shape
     except ValueError:
-        shape = (len(values), -1)  # pyright: ignore[reportArgumentType]
+        shape = None
     if shape != (n,):
-        got = "rows of different lengths" if -1 in shape else f"values of shape {shape}"
+        got = "rows of different lengths" if shape is None else f"values of shape {shape}"
         raise ValueError(f"{name} must have one value for each of the {n} rows, got {got}")
 
 
@@ -328,7 +328,7 @@ def have_targets(y: np.ndarray) -> np.ndarray:
         absent = np.array([str(value) in ABSENT for value in y.ravel()]).reshape(y.shape)
     else:
         absent = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, dtype=bool)
-    return ~np.asarray(absent if y.ndim == 1 else absent.any(1))
+    return np.asarray(~(absent if y.ndim == 1 else absent.any(1)))
 
 
 def targets_of(n: int, y: ArrayLike | None) -> np.ndarray:

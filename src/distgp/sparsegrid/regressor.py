@@ -26,6 +26,7 @@ from distgp._util.checks import (
     one_of,
     warn_user,
 )
+from distgp._util.threads import gradients
 from distgp.data import Scaling, Shard, place
 from distgp.data import shard as sample
 from distgp.data.rows import Schema, check_varies, observed_targets
@@ -236,7 +237,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         """
         before = vars(self).copy()
         try:
-            return self._fit(X, y)
+            with gradients():
+                return self._fit(X, y)
         except BaseException:  # a fit that fails leaves what was fitted before
             vars(self).clear()
             vars(self).update(before)

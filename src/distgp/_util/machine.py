@@ -43,7 +43,7 @@ def _of_machine() -> int | None:
 
 
 def _of_group() -> int | None:
-    """What is left of the limit of the control group, of version 2 or 1; None where it has none.
+    """Return what is left of the limit of the control group, of version 2 or 1; None where it has none.
 
     Files that were read lately count as used, although their memory is given back when it is needed.
     """

@@ -95,6 +95,7 @@ def test_before_the_first_iteration_it_is_the_nearest_rows_answer():
     nearest = NearestExpert(SOLVED.n_neighbors, SOLVED.n_conditioning)
     alone = nearest.condition(Parameters.of(KERNEL, 0.05), data).predict(points)
     close(none.predict(made, points).mean, alone.mean)
+    close(none.mean(made, points), alone.mean)
     close(none.predict(made, points).variance, alone.variance)
 
 

@@ -563,3 +563,10 @@ def test_a_fit_has_gradients_whatever_the_caller_has(mode):
             if hasattr(gp, "partial_fit"):
                 gp.partial_fit(X, y)
             assert not torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("n", [80, 1_100])
+def test_a_mean_is_the_same_bits_with_and_without_its_standard_deviation(n):
+    X, y = make_data(n)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, n_iter=3).fit(X, y)
+    np.testing.assert_array_equal(gp.predict(X[:30]), gp.predict(X[:30], return_std=True)[0])

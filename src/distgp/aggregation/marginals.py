@@ -107,11 +107,18 @@ class MarginalCombined(Combined):
     def predict_chunk(self, ensemble: Ensemble, X: Tensor) -> Prediction:
         """Ask every expert, those of this process directly, then apply the formula."""
         here = [marginals(one, one.predict_chunk(X), X) for one in ensemble.here]
-        return self.aggregator.merged(here or ensemble.placement.map(expert_marginals, X))
+        parts = here or ensemble.placement.map(expert_marginals, X)
+        found = self.aggregator.merged(parts)
+        # To the last bit the mean that `mean_chunk` has, which no formula has passed.
+        return Prediction(parts[0].mean[0], found.variance) if self._keeps(ensemble) else found
+
+    def _keeps(self, ensemble: Ensemble) -> bool:
+        """Whether there is a single expert, whose mean stays as it is."""
+        return ensemble.size == 1 and self.aggregator.keeps_mean
 
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The mean of a single expert where it stays as it is, else with all variances."""
-        if ensemble.size > 1 or not self.aggregator.keeps_mean:
+        if not self._keeps(ensemble):
             return self.predict_chunk(ensemble, X).mean
         here = [one.mean_chunk(X) for one in ensemble.here]
         return (here or ensemble.placement.map(_means, X))[0][0]

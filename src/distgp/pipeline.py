@@ -205,7 +205,7 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
     ensemble = condition(plan, shards, scaling, theta if result is None else result.parameters)
     method = plan.aggregation or default_aggregator(ensemble)
     likelihood, transform = Gaussian(ensemble.noise(), row_noise), placed.transforms[column]
-    combined = method.combine(ensemble)
+    combined = method.with_progress(plan.verbose).combine(ensemble)
     return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)
 
 

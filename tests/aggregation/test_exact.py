@@ -190,3 +190,13 @@ def test_the_estimator_solves_saves_and_loads(tmp_path):
         np.testing.assert_array_equal(one, other)
     assert "conjugate gradients" in str(solved.summary())
     assert again.model_.targets[0].combined.iterations > 0
+
+
+def test_a_verbose_fit_shows_the_iterations(capsys):
+    X, y = inputs(300, 2, 1).numpy(), shard(300, 2).y.numpy()
+    options = {"expert": "nearest", "training": None, "aggregation": SOLVED}
+    quiet = distgp.DistributedGPRegressor(**options).fit(X, y)
+    assert "solving" not in capsys.readouterr().err
+    told = distgp.DistributedGPRegressor(verbose=True, **options).fit(X, y)
+    assert "posterior standard deviations" in capsys.readouterr().err
+    assert not told.aggregation_.verbose and quiet.aggregation_ == told.aggregation_

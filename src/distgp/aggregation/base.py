@@ -215,6 +215,11 @@ class Aggregator(ABC):
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Compute all that does not depend on test points, for experts that it can serve."""
 
+    def with_progress(self, show: bool) -> Aggregator:
+        """Return the same aggregator, told whether to show progress if it takes long."""
+        del show
+        return self
+
     def combine(self, ensemble: Ensemble) -> Combined:
         """Compute everything that does not depend on test points, once.
 

@@ -102,6 +102,10 @@ class Exact(Aggregator):
             if not is_integer(value) or value < smallest:
                 raise ValueError(f"{name} must be a whole number from {smallest}, got {value!r}")
 
+    def with_progress(self, show: bool) -> Exact:
+        """Show the iterations of the solve."""
+        return replace(self, verbose=show or self.verbose)
+
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Bring the rows to the centre; factorise K, or solve with the workers' products."""
         if ensemble.parameters.inducing_batch:

@@ -232,6 +232,24 @@ def page() -> None:
         ]
         lines.append("| " + " | ".join([*cells, exact, less]) + " |")
     table_in_page(PAGE, "exact", lines)
+    solves = [
+        "| rows | columns | products | last change, posterior sd | seconds |",
+        "| --- " * 5 + "|",
+    ]
+    solves += [
+        f"| {int(r['n']):,} | {r['d']} | {r['iterations']} | {float(r['change']):.1g} | "
+        f"{float(r['fit']):.1f} |"
+        for r in rows
+        if r["method"] == "solve"
+    ]
+    table_in_page(PAGE, "solves", solves)
+    with (RESULTS / "exact-cpu.csv").open(newline="") as file:
+        cores = [
+            f"{row['table']}: {row['way']}, NLPD {float(row['nlpd']):.3f}, RMSE {float(row['rmse']):.3g}, "
+            f"fitted in {float(row['fit']):.0f} s on two cores ({row['on']})."
+            for row in csv.DictReader(file)
+        ]
+    table_in_page(PAGE, "cores", cores)
 
 
 if __name__ == "__main__":

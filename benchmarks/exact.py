@@ -31,6 +31,7 @@ from distgp.aggregation import Ensemble, Exact
 from distgp.data import Shard
 from distgp.diagnostics import metrics
 from distgp.experts import ExactExpert, NearestExpert, Parameters
+from distgp.kernels.prior import prior_draws
 from distgp.training import Fact, train
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,6 +42,8 @@ TABLES = (
 )  # fmt: skip
 MORE, MORE_OF_MANY, MANY = 20, 10, 20_000
 """Evaluations by which the reference goes on from the default, and those of so many rows or more."""
+DRAWS = 32
+"""Draws of the prior, of 128 random features each, that are added up to one of many."""
 Row = dict[str, object]
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -99,14 +102,15 @@ def reference(data: Split, gp: distgp.DistributedGPRegressor) -> Row:
 
 
 def solved(n: int, d: int, lengthscale: float, device: str, tolerance: float) -> Row:
-    """Solve for the exact mean of n rows, drawn around a smooth function, at a given θ."""
+    """Solve for the exact mean of n rows of a function drawn from the GP, at the θ it was drawn with."""
     generator = torch.Generator().manual_seed(0)
-    X = torch.rand(n, d, generator=generator, dtype=torch.float64) * 2 - 1
-    y = torch.sin(3 * X.sum(-1)) + torch.cos(5 * X[:, 0] * X[:, -1])
-    y = y + 0.2 * torch.randn(n, generator=generator, dtype=torch.float64)
+    X = torch.rand(n, d, generator=generator, dtype=torch.float64).to(device) * 2 - 1
     theta = Parameters.of(1.0 * distgp.Matern52([lengthscale] * d), 0.04).to(torch.device(device))
-    shard = Shard.of(X.to(device), (y - y.mean()).to(device))
-    ensemble = Ensemble.condition(NearestExpert(), theta, [shard])
+    draws = prior_draws(theta.kernel, d, DRAWS, 0, X)
+    assert draws is not None
+    f = torch.cat([draws.at(part).sum(-1) for part in X.split(2**14)]) / DRAWS**0.5
+    y = f + 0.2 * torch.randn(n, generator=generator, dtype=torch.float64).to(device)
+    ensemble = Ensemble.condition(NearestExpert(), theta, [Shard.of(X, y)])
     exact, begin = Exact(variance="nearest", tolerance=tolerance, verbose=True), time.perf_counter()
     combined = exact.combine(ensemble)
     seconds = time.perf_counter() - begin

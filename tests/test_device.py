@@ -8,8 +8,9 @@ from helpers import close, inputs, value_and_gradient
 
 import distgp
 from distgp import AGGREGATORS
-from distgp.aggregation import AggregationError, Ensemble
+from distgp.aggregation import AggregationError, Ensemble, solve
 from distgp.data import unstack
+from distgp.kernels import fused
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
@@ -115,3 +116,33 @@ def test_weights_noise_and_intervals(kind):
         ).fit(X, y, weight, noise_variance=noise)
         found.append([gp.predict_interval(X), gp.predict(X, return_std=True, noise_variance=noise)])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [distgp.RBF, distgp.Matern12, distgp.Matern32, distgp.Matern52])
+@pytest.mark.parametrize("d", [1, 5, 32])
+def test_a_product_in_one_pass_is_that_with_the_matrix(kind, d):
+    X, p = inputs(700, d, 0), inputs(700, 1, 1)[:, 0]
+    kernel = 1.7 * kind([0.5 + 0.1 * j for j in range(d)])
+    K, moved = kernel(X, X), kernel.to(torch.device("cuda"))
+    assert fused.has_product(moved, X.cuda())
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        found = fused.product(moved, X[:301].cuda(), X.cuda(), p.cuda(), dtype).cpu()
+        assert (found - K[:301] @ p).norm() < tolerance * (K[:301] @ p).norm()
+
+
+@pytest.mark.parametrize(
+    "kernel", [distgp.Matern52(0.5) + distgp.Linear(1.0), distgp.Matern52(0.5) * distgp.RBF(0.7)]
+)
+def test_other_kernels_have_no_product_in_one_pass(kernel):
+    X = inputs(50, 2, 0).cuda()
+    assert not fused.has_product(kernel.to(torch.device("cuda")), X)
+
+
+def test_the_exact_mean_without_the_matrix(monkeypatch):
+    ensemble, _ = build("nearest", 4)
+    moved, X = on_gpu(ensemble, "nearest"), inputs(20, 2, 3)
+    exact = distgp.aggregation.Exact(variance="nearest", tolerance=1e-9, n_inducing=20)
+    wanted = exact.combine(ensemble).predict(ensemble, X)
+    monkeypatch.setattr(solve, "KEPT", 0.0)
+    found = exact.combine(moved).predict(moved, X.cuda())
+    close(found.mean.cpu(), wanted.mean, atol=1e-5)

@@ -114,6 +114,22 @@ def test_an_early_end_is_said_and_is_nearer_than_without_the_residual():
     )
 
 
+def test_watched_points_have_their_posterior_standard_deviation():
+    data = rows_with_weights(400)
+    theta = dataclasses.replace(Parameters.of(1.0 * Matern52(0.7), 0.1), inducing=data.X[:100])
+    rows = OrderedRows(theta, data)
+    preconditioner = Preconditioner.of(rows, 399)
+    watched = solve.Watched.among(rows, 400, preconditioner)
+    assert (
+        len(watched.sd) == 256
+    )  # every eighth of them is a row, and a quarter of these inducing inputs
+    mean = watched.means(torch.zeros_like(rows.y), rows.y, preconditioner) * watched.sd
+    K = theta.kernel(rows.X, rows.X) + torch.diag(rows.noise())
+    close(mean, watched.cross @ torch.linalg.solve(K, rows.y), atol=1e-8)
+    explained = (watched.cross @ torch.linalg.inv(K) * watched.cross).sum(-1)
+    close(watched.sd.square(), 1.0 - explained, rtol=1e-5, atol=2e-7)
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_gives_the_same_bits(workers, monkeypatch):
     monkeypatch.setitem(solve.BLOCK, "cpu", 7 * 90)

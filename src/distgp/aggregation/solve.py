@@ -26,6 +26,7 @@ from distgp.experts import Parameters, Posterior
 from distgp.experts.base import fields_alone
 from distgp.experts.neighborhoods import OrderedRows, conditional
 from distgp.experts.preconditioner import Preconditioner
+from distgp.kernels import fused
 
 BLOCK = {"cpu": 2**22, "cuda": 2**27}
 """Entries of the blocks of K that are worked on at a time."""
@@ -43,7 +44,8 @@ SMALLEST_SD = 1e-3
 class KernelRows:
     """Rows of K on a worker, by blocks: all inputs, the blocks' first rows, and the dtype of what is kept.
 
-    Where K does not fit into memory, `kept` is None, and blocks are made in float32 for every product.
+    Where K does not fit into memory, `kept` is None, and entries are made in float32 for every product: in
+    one pass on a GPU that can do so, else block by block.
     """
 
     travels_as: ClassVar[Kinds] = {"X": "inputs", "parameters": "parameters", "*": "settings"}
@@ -76,12 +78,14 @@ class KernelRows:
         """These rows of K times a vector or columns; `exact` in float64, whatever is kept."""
         # Sums over many rows in float32 would lose what the noise is: only entries are rounded to it.
         if self.kept == torch.float64 or (self.kept is not None and not exact):
-            found = on_threads(lambda block: block.to(P.dtype) @ P, self.blocks)
-        else:
-            dtype = torch.float64 if exact else torch.float32
-            _ = self._narrow  # computed once, before threads ask for it at the same time
-            found = on_threads(lambda start: self.block(start, dtype).to(P.dtype) @ P, self.starts)
-        return torch.cat(found)
+            return torch.cat(on_threads(lambda block: block.to(P.dtype) @ P, self.blocks))
+        dtype = torch.float64 if exact else torch.float32
+        if P.ndim == 1 and fused.has_product(self.parameters.kernel, self.X):
+            X = self.X[self.starts[0] : self.starts[-1] + self.size]
+            return fused.product(self.parameters.kernel, X, self.X, P, dtype).to(P.dtype)
+        _ = self._narrow  # computed once, before threads ask for it at the same time
+        made = on_threads(lambda start: self.block(start, dtype).to(P.dtype) @ P, self.starts)
+        return torch.cat(made)
 
 
 @travels(parameters="parameters", X="inputs")
@@ -120,7 +124,10 @@ class KernelMatrix:
         parts += [()] * (len(workers) - len(parts))
         theta = Parameters(rows.parameters.kernel, rows.parameters.noise)
         free = KEPT * min(workers.map(_free, str(device)))
-        fits = [kind for kind in (torch.float64, torch.float32) if n * n * kind.itemsize <= free]
+        kinds = (torch.float64,)  # a product in one pass is faster than reading float32 entries
+        if not fused.has_product(theta.kernel, rows.X):
+            kinds = (torch.float64, torch.float32)
+        fits = [kind for kind in kinds if n * n * kind.itemsize <= free]
         self.kept = fits[0] if fits else None
         self._rows = workers.derive(_kernel_rows, theta, rows.X, size, self.kept, each=parts)
 
@@ -140,8 +147,12 @@ class Watched(NamedTuple):
     sd: Tensor
 
     @staticmethod
-    def among(rows: OrderedRows, k: int) -> Watched:
-        """Points half-way between rows, which come first in the random order, and near rows."""
+    def among(rows: OrderedRows, k: int, preconditioner: Preconditioner) -> Watched:
+        """Points half-way between rows, which come first in the random order, and near rows.
+
+        Their posterior variance counts what is not known of the global part: given it, a row that is an
+        inducing input would have none.
+        """
         first = rows.X[:WATCHED]
         k, near = min(k, len(rows.X)), min(AMONG, len(rows.X))
         _, index = rows.search.nearest(rows.located(first), near)
@@ -149,8 +160,9 @@ class Watched(NamedTuple):
         x = 0.5 * (first + rows.X[index[which, which % near]])
         _, index = rows.search.nearest(rows.located(x), k)
         out = conditional(rows.parameters, x, rows.basis(x), rows.sets(index))
-        assert out.a is not None and out.variance is not None
-        sd = (out.variance + SMALLEST_SD**2 * rows.parameters.noise).sqrt()
+        assert out.a is not None
+        part = preconditioner.global_part(rows.y)
+        sd = (out.given(part).variance + SMALLEST_SD**2 * rows.parameters.noise).sqrt()
         return Watched(rows.parameters.kernel(x, rows.X), index.clamp_min(0), out.a, out.h, sd)
 
     def means(self, alpha: Tensor, r: Tensor, preconditioner: Preconditioner) -> Tensor:

@@ -6,7 +6,7 @@ evaluations (10 from 20,000 rows on) of the likelihood of all rows, without a ca
 and with a floor of the noise of 1e-8. RMSE and NLPD are in units of the training targets' standard
 deviation. The tables were in view when the defaults were made.
 
-    python benchmarks/exact.py --data FOLDER [--device cuda] [--tables kin40k …] [--splits 0 1 2]
+    python benchmarks/exact.py [--data FOLDER] [--device cuda] [--tables kin40k …] [--splits 0 1 2]
     python benchmarks/exact.py --solve [--device cuda]     the exact mean of 10⁵ and 10⁶ rows, by iterations
     python benchmarks/exact.py --page                      writes the tables into docs/exact.md
 
@@ -16,15 +16,15 @@ Each run is one line of the CSV as soon as it is done; lines that are there are 
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import processor, table_in_page
+from _measure import read_csv, table_in_page
+from uci_tables import TABLES, Results, Row, Split, split_of
 
 import distgp
 from distgp.aggregation import Ensemble, Exact
@@ -36,25 +36,10 @@ from distgp.training import Fact, train
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "exact.md"
-TABLES = (
-    "yacht", "energy", "concrete", "parkinsons", "pol", "elevators", "bike", "kin40k", "protein",
-    "keggdirected",
-)  # fmt: skip
 MORE, MORE_OF_MANY, MANY = 20, 10, 20_000
 """Evaluations by which the reference goes on from the default, and those of so many rows or more."""
 DRAWS = 32
 """Draws of the prior, of 128 random features each, that are added up to one of many."""
-Row = dict[str, object]
-Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-def split_of(folder: Path, table: str, split: int) -> Split:
-    """Training inputs and targets, test inputs and targets; targets in units of the training rows' sd."""
-    with np.load(folder / f"{table}.npz") as file:
-        rows, test = file["D"], file["M"][:, split]
-    X, y = rows[:, :-1], rows[:, -1]
-    y = (y - y[~test].mean()) / y[~test].std()
-    return X[~test], y[~test], X[test], y[test]
 
 
 def figures(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Row:
@@ -118,36 +103,6 @@ def solved(n: int, d: int, lengthscale: float, device: str, tolerance: float) ->
     return found | {"fit": seconds, "solve": getattr(combined, "seconds")}  # noqa: B009
 
 
-class Results:
-    """A CSV that grows by one line a run; a run whose line is there is not run again."""
-
-    def __init__(self, path: Path, device: str) -> None:
-        name = torch.cuda.get_device_name() if device == "cuda" else processor()
-        self.versions = {"distgp": distgp.__version__, "torch": torch.__version__, "on": name}
-        self.path, self.rows = path, []
-        if path.exists():
-            with path.open(newline="") as file:
-                self.rows = list(csv.DictReader(file))
-
-    def add(self, key: Row, run: Callable[[], Row]) -> None:
-        """Run, unless the line with this key is there, and write the line."""
-        wanted = {name: str(value) for name, value in key.items()}
-        if any(all(row.get(n) == v for n, v in wanted.items()) for row in self.rows):
-            return
-        try:
-            found = run()
-        except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
-            found = {"error": f"{type(error).__name__}: {error}"[:300]}
-        row = {name: str(value) for name, value in (key | found | self.versions).items()}
-        print(" ".join(f"{name}={value}" for name, value in row.items()), flush=True)
-        self.rows.append(row)
-        names = list(dict.fromkeys(name for one in self.rows for name in one))
-        with self.path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(self.rows)
-
-
 def run_tables(results: Results, given: argparse.Namespace) -> None:
     """The default and the reference on every table and split asked for."""
     for table in given.tables:
@@ -190,7 +145,7 @@ def option(text: str) -> tuple[str, object]:
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("uci"))
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
     parser.add_argument("--splits", nargs="*", type=int, default=[0])
@@ -219,8 +174,7 @@ def page() -> None:
     head += ["NLPD of the reference", "default less reference"]
     lines = ["| " + " | ".join(head) + " |"]
     lines += ["| --- " * 8 + "|"]
-    with (RESULTS / "exact-cuda.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if not row.get("error")]
+    rows = [row for row in read_csv(RESULTS / "exact-cuda.csv") if not row.get("error")]
     found = {(row["table"], row["split"], row["method"]): row for row in rows if row.get("split")}
     for (table, split, method), row in found.items():
         if method != "default":
@@ -247,12 +201,11 @@ def page() -> None:
         if r["method"] == "solve"
     ]
     table_in_page(PAGE, "solves", solves)
-    with (RESULTS / "exact-cpu.csv").open(newline="") as file:
-        cores = [
-            f"{row['table']}: {row['way']}, NLPD {float(row['nlpd']):.3f}, RMSE {float(row['rmse']):.3g}, "
-            f"fitted in {float(row['fit']):.0f} s on two cores ({row['on']})."
-            for row in csv.DictReader(file)
-        ]
+    cores = [
+        f"{row['table']}: {row['way']}, NLPD {float(row['nlpd']):.3f}, RMSE {float(row['rmse']):.3g}, "
+        f"fitted in {float(row['fit']):.0f} s on two cores ({row['on']})."
+        for row in read_csv(RESULTS / "exact-cpu.csv")
+    ]
     table_in_page(PAGE, "cores", cores)
 
 

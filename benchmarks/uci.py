@@ -1,0 +1,174 @@
+"""The leaderboard: distgp and its peers on ten standard tables of the GP literature.
+
+Every table has ten published splits of 90/10. RMSE, NLPD and CRPS are in units of the standard deviation of
+the training targets; seconds are those of learning, hyperparameters included, and of predicting. The
+models:
+
+default     `DistributedGPRegressor()`
+exact GP    `DistributedGPRegressor(expert="exact", n_experts=1)`, where the default took another way
+SVGP        GPyTorch's, 1,024 inducing inputs, for ten times the default's seconds, within bounds (--svgp)
+boosting    scikit-learn's, with one spread for all rows, from rows held out
+boosting 2  the same, with a second boosted model for the logarithm of the squared errors
+
+The tables were in view when distgp's defaults were made; those of its peers were not changed by them.
+
+    python benchmarks/uci.py [--data FOLDER] [--device cuda] [--tables kin40k …] [--splits 0]
+    python benchmarks/uci.py --page          writes docs/leaderboard.md's table from the results
+
+Each run is one line of results/uci-DEVICE.csv as soon as it is done; lines that are there are not
+run again. Without --data the tables are downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import others
+import torch
+from _measure import read_csv, table_in_page
+from scipy.stats import norm
+from uci_tables import TABLES, Results, Row, Split, split_of
+
+import distgp
+from distgp import metrics
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"
+MODELS = ("default", "exact GP", "SVGP", "boosting", "boosting 2")
+WAY = "exact, poe"
+"""What the default names itself where it is the exact GP."""
+
+
+def crps(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
+    """The continuous ranked probability score of normal distributions, on average."""
+    z = (y - mean) / std
+    each = z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi)
+    return float(np.mean(std * each))
+
+
+def figures(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Row:
+    """RMSE, NLPD, CRPS and the cover of 90 % intervals."""
+    variance = np.square(std)
+    return {
+        "rmse": metrics.rmse(y, mean),
+        "nlpd": metrics.nlpd(y, mean, variance),
+        "crps": crps(y, mean, std),
+        "cover": metrics.coverage(y, mean, variance),
+    }
+
+
+def ours(data: Split, device: str, options: dict[str, object]) -> Row:
+    """Fit and predict with distgp."""
+    X, y, X_test, y_test = data
+    begin = time.perf_counter()
+    gp = distgp.DistributedGPRegressor(device=device, **options).fit(X, y)  # pyright: ignore
+    fitted = time.perf_counter()
+    mean, std = gp.predict(X_test, return_std=True)
+    seconds = {"fit": fitted - begin, "predict": time.perf_counter() - fitted}
+    way = f"{gp.experts_.expert.name}, {gp.aggregation_.name}"
+    return figures(y_test, mean, std) | seconds | {"way": way}
+
+
+def sparse(data: Split, device: str, seconds: float) -> Row:
+    """GPyTorch's SVGP for so many seconds; whether it had converged is said."""
+    X, y, X_test, y_test = data
+    rows, targets, points = (torch.as_tensor(v, device=device) for v in (X, y, X_test))
+    rows, points = rows[:, rows.std(0) > 0], points[:, rows.std(0) > 0]
+    out = others.svgp(rows, targets, points, seconds, device)
+    if out is None:
+        return {"error": "GPyTorch is not installed"}
+    return figures(y_test, out.mean, out.std) | {"fit": seconds, "way": out.row()["note"]}
+
+
+def boosted(data: Split, spreads: bool) -> Row:
+    """Boosting with one spread for all rows, or with one for each."""
+    X, y, X_test, y_test = data
+    begin = time.perf_counter()
+    if spreads:
+        mean, std = others.boosting_with_spreads(X, y, X_test, "random")
+    else:
+        mean, std = others.with_one_spread(others.boosting(), X, y, X_test, "random")
+    return figures(y_test, mean, std) | {"fit": time.perf_counter() - begin}
+
+
+def measured(results: Results, key: Row, data: Split, given: argparse.Namespace) -> None:
+    """All models on one split."""
+    first = results.add(key | {"model": "default"}, lambda: ours(data, given.device, {}))
+    if first.get("way") != WAY:
+        exact: dict[str, object] = {"expert": "exact", "n_experts": 1}
+        results.add(key | {"model": "exact GP"}, lambda: ours(data, given.device, exact))
+    least, most = given.svgp
+    seconds = min(most, max(least, 10 * float(first["fit"])))
+    if most:
+        results.add(key | {"model": "SVGP"}, lambda: sparse(data, given.device, seconds))
+    results.add(key | {"model": "boosting"}, lambda: boosted(data, False))
+    results.add(key | {"model": "boosting 2"}, lambda: boosted(data, True))
+
+
+def lines_of(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """The table of a page: one line for each table, split and model, the best of each figure in bold."""
+    yield "| table | rows, columns | model | RMSE | NLPD | CRPS | 90 % cover | seconds |"
+    yield "| --- " * 8 + "|"
+    for table in TABLES:
+        here = [row for row in rows if row["table"] == table and not row.get("error")]
+        for split in sorted({int(row["split"]) for row in here}):
+            some = [row for row in here if int(row["split"]) == split]
+            some.sort(key=lambda row: MODELS.index(row["model"]))
+            best = {
+                name: min(float(row[name]) for row in some) for name in ("rmse", "nlpd", "crps")
+            }
+            for row in some:
+                shown = [_bold(row, name, best[name]) for name in best]
+                size = f"{int(row['n']):,}, {row['d']}"
+                note = f" ({row['way']})" if row.get("way") else ""
+                took = float(row["fit"]) + float(row.get("predict") or 0.0)
+                cells = [f"{table}, {split}", size, row["model"] + note, *shown]
+                yield (
+                    "| " + " | ".join([*cells, f"{float(row['cover']):.3f}", f"{took:.1f}"]) + " |"
+                )
+
+
+def _bold(row: dict[str, str], name: str, best: float) -> str:
+    value = float(row[name])
+    text = f"{value:.3g}" if name != "nlpd" else f"{value:.3f}"
+    return f"**{text}**" if value <= best else text
+
+
+def page() -> None:
+    """Write the results into the page."""
+    table_in_page(PAGE, "leaderboard", list(lines_of(read_csv(RESULTS / "uci-cuda.csv"))))
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES)
+    parser.add_argument("--splits", nargs="*", type=int, default=[0])
+    parser.add_argument("--svgp", nargs=2, type=float, default=(20.0, 120.0))
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.page:
+        return page()
+    results = Results(given.out or RESULTS / f"uci-{given.device}.csv", given.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for table in given.tables:
+            for split in given.splits:
+                data = split_of(given.data, table, split)
+                key: Row = {"table": table, "split": split, "n": len(data[1])}
+                measured(results, key | {"d": data[0].shape[1]}, data, given)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The leaderboard's tables are the published ones, whole or not at all; its runs go on where they ended."""
+
+import gzip
+import http.server
+import io
+import threading
+
+import numpy as np
+import pytest
+import uci
+import uci_tables
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from experiments.download import DataError
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A collection with one small table, on a server of its own, and an empty cache folder."""
+    rng = np.random.default_rng(0)
+    rows, splits = rng.normal(size=(40, 3)), rng.uniform(size=(40, 10)) < 0.1
+    splits[0] = True
+    folder = tmp_path / "web" / "yacht"
+    folder.mkdir(parents=True)
+    for name, values in (("data", rows), ("test_mask", splits.astype(float))):
+        text = io.StringIO()
+        np.savetxt(text, values, delimiter=",", fmt="%.18g")
+        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.getvalue().encode()))
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *given, **named):
+            super().__init__(*given, directory=str(tmp_path / "web"), **named)
+
+        def log_message(self, *given):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(uci_tables, "ADDRESS", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(uci_tables, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setitem(uci_tables.CHECKSUMS, "yacht", uci_tables.fingerprint(rows, splits))
+    yield rows, splits, tmp_path / "cache" / "uci" / "yacht.npz"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_table_is_downloaded_once_and_checked(published, monkeypatch):
+    rows, splits, kept = published
+    found = uci_tables.table_of("yacht", None)
+    np.testing.assert_array_equal(found[0], rows)
+    np.testing.assert_array_equal(found[1], splits)
+    assert kept.is_file()
+    monkeypatch.setattr(uci_tables, "ADDRESS", "http://127.0.0.1:9")  # nobody listens there
+    np.testing.assert_array_equal(uci_tables.table_of("yacht", None)[0], rows)
+
+
+def test_other_values_are_refused_and_not_kept(published, monkeypatch):
+    *_, kept = published
+    monkeypatch.setitem(uci_tables.CHECKSUMS, "yacht", "0" * 64)
+    with pytest.raises(DataError, match="other values"):
+        uci_tables.table_of("yacht", None)
+    assert not kept.exists()
+
+
+def test_what_cannot_be_had_is_said(published, tmp_path):
+    with pytest.raises(DataError, match=r"energy/data\.csv\.gz could not be had"):
+        uci_tables.table_of("energy", None)
+    with pytest.raises(DataError, match="leave --data out"):
+        uci_tables.table_of("yacht", tmp_path)
+
+
+def test_targets_are_in_units_of_the_training_rows(published):
+    rows, splits, _ = published
+    X, y, X_test, y_test = uci_tables.split_of(None, "yacht", 3)
+    test = splits[:, 3]
+    np.testing.assert_array_equal(X_test, rows[test, :-1])
+    assert len(X) == len(y) == (~test).sum()
+    assert abs(y.mean()) < 1e-12
+    assert abs(y.std() - 1) < 1e-12
+    kept = rows[~test, -1]
+    np.testing.assert_allclose(y_test, (rows[test, -1] - kept.mean()) / kept.std())
+
+
+def test_runs_that_are_there_are_not_run_again(tmp_path):
+    path, ran = tmp_path / "r.csv", []
+
+    def run(value):
+        ran.append(value)
+        if value == 2:
+            raise ValueError("no")
+        return {"rmse": value}
+
+    for _ in range(2):
+        results = uci_tables.Results(path, "cpu")
+        for value in (1, 2):
+            results.add({"table": "yacht", "split": value}, lambda value=value: run(value))
+    assert ran == [1, 2]
+    rows = uci_tables.Results(path, "cpu").rows
+    assert [row["rmse"] for row in rows] == ["1", ""]
+    assert rows[1]["error"] == "ValueError: no"
+
+
+def test_crps_is_the_integral_of_the_squared_difference():
+    y, mean, std = 0.7, -0.2, 1.3
+    wanted = sum(
+        quad(lambda t: (norm.cdf(t, mean, std) - (t >= y)) ** 2, *ends)[0]
+        for ends in ((-np.inf, y), (y, np.inf))
+    )
+    assert abs(uci.crps(np.array([y]), np.array([mean]), np.array([std])) - wanted) < 1e-8

@@ -71,7 +71,7 @@ def measured(
 def line(n: int, d: int, seeds: int) -> str:
     """The figures of one number of rows and columns, without and with the priors."""
     cells = [f"{n}", f"{d}"]
-    for few_rows in (property(lambda plan: False), Plan.few_rows):
+    for few_rows in (False, Plan.few_rows):
         with patch.object(Plan, "few_rows", few_rows):
             found = np.array([[measured(f, n, d, s) for s in range(seeds)] for f in FUNCTIONS])
         found = found.reshape(-1, 3)

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -470,31 +471,33 @@ def test_intervals_hold_where_rows_are_few_for_their_columns():
 def test_priors_of_ours_give_way_to_what_the_user_says():
     X, y, _, _ = narrow(30, 8, 0)
 
-    def priors(n=30, **given):
+    def priors(given: dict[str, Any], n: int = 30):
         plan = resolve(DistributedGPRegressor(**given).get_params(), Schema(8), n)
-        return starting_point(plan, placed.scalings[0], 0, factor=False)[1].priors
+        learning = starting_point(plan, placed.scalings[0], 0, factor=False)[1]
+        assert learning is not None and learning.priors is not None
+        return learning.priors
 
     plan = resolve(DistributedGPRegressor().get_params(), Schema(8), 30)
     placed = place(plan, Rows(X, y, Schema(8)))
     length, noise = "kernel.kernel.lengthscale", "noise"
-    assert set(priors()) == {length, noise}
-    assert set(priors(bounds={"lengthscale": (0.1, 9.0)})) == {noise}
+    assert set(priors({})) == {length, noise}
+    assert set(priors({"bounds": {"lengthscale": (0.1, 9.0)}})) == {noise}
     strong = LogNormal(1.0, 0.1)
-    assert priors(priors={"lengthscale": strong})["lengthscale"] is strong
-    assert set(priors(priors={"lengthscale": strong})) == {"lengthscale", noise}
+    assert priors({"priors": {"lengthscale": strong}})["lengthscale"] is strong
+    assert set(priors({"priors": {"lengthscale": strong}})) == {"lengthscale", noise}
     for given in (
         {"n_iter": 50},
         {"training": Fact(n_iter=50)},
         {"kernel": distgp.RBF(np.ones(8))},
         {"normalize": False},
-        {"n": 81},
     ):
-        assert not priors(**given), given
+        assert not priors(given), given
+    assert not priors({}, n=81)
 
 
 def test_rows_that_are_too_few_are_told():
     rng = np.random.default_rng(0)
-    X, y, _, _ = narrow(30, 8, 0)
+    X = rng.uniform(-1, 1, (30, 8))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         DistributedGPRegressor().fit(X, np.sin(3 * X[:, 0]))

@@ -56,8 +56,8 @@ LEAST_CALIBRATED = 50
 LEAST_MEASURED = 200
 """Below this many rows nothing is held out to choose by."""
 FEW = 10
-"""Rows for each column up to which hyperparameters get priors of ours: `benchmarks/few_rows.py` finds that they
-help up to here, and beyond cost a little where most columns mean nothing."""
+"""Rows for each column up to which hyperparameters get priors of ours. Beyond, priors cost a little where
+most columns mean nothing (`benchmarks/few_rows.py --only 80x8 120x8` with a larger number here)."""
 WAYS = ("expert", "aggregation", "training", "n_experts", "n_inducing")
 """Parameters that say how to fit. Where all are "auto", candidates are measured."""
 FIRST_KERNEL = "matern52"

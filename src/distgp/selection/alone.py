@@ -70,9 +70,7 @@ def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Div
         quick = plan.trial({"n_iter": LEARNT_AGAIN}, len(some))
         quick = replace(quick, found=theta, from_trial=True)
         noise = None if rows.noise is None else rows.noise[test]
-        mean, variance = predict_gaussian(
-            fit(quick, place(quick, some)), rows.X[test], noise=noise
-        )
+        mean, variance = predict_gaussian(fit(quick, place(quick, some)), rows.X[test], noise=noise)
         return mean, np.sqrt(variance)
 
     def plain(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

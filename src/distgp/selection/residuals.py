@@ -28,7 +28,7 @@ class NeighboursWarning(UserWarning):
 
 
 class CoverWarning(UserWarning):
-    """Intervals cover far more, or far fewer, of the rows held out than they should, or rows are too few."""
+    """Intervals cover far more, or far fewer, of the rows held out than they should, or rows are few."""
 
 
 class Residuals(NamedTuple):
@@ -95,7 +95,7 @@ def warn_of_cover(choice: Choice) -> None:
 
 def _far_for(m: int) -> float:
     """Return the distance from 90 % that is far, and more than chance explains, for the cover of m rows."""
-    return FAR + norm.isf((1.0 - WHITE) / 2) * math.sqrt(NOMINAL * (1.0 - NOMINAL) / m)
+    return FAR + float(norm.isf((1.0 - WHITE) / 2)) * math.sqrt(NOMINAL * (1.0 - NOMINAL) / m)
 
 
 def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
@@ -106,10 +106,10 @@ def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
     """
     if found.cover < NOMINAL - _far_for(n) or found.nlpd >= plain.nlpd:
         warn_user(
-            f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % intervals "
-            f"hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where it is "
-            f"{plain.nlpd:.4g} for the mean of the targets, without any column. Do not trust predictions "
-            "yet: give more rows, or only the columns that matter; a kernel with fewer hyperparameters, "
+            f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % "
+            f"intervals hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where "
+            f"it is {plain.nlpd:.4g} for the mean of the targets, without any column. Do not trust "
+            "predictions yet: give more rows, or only the columns that matter; a kernel with fewer hyperparameters, "
             "such as kernel='linear', needs fewer rows",
             CoverWarning,
         )

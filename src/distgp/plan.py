@@ -149,10 +149,12 @@ class Plan:
     def few_rows(self) -> bool:
         """Whether rows are so few for their columns that hyperparameters get priors of ours.
 
-        Not where the user has said how to train, or where units are not known.
+        Not where the user has said how to train, where units are not known, or with other than exact
+        experts, which are for many rows.
         """
         d = 0 if self.schema is None else self.schema.n_features
-        return self.left and self.normalize and self.n <= FEW * d
+        exact = self.kind.holds_rows and not self.kind.joins_rows
+        return exact and self.left and self.normalize and self.n <= FEW * d
 
     @property
     def kind(self) -> Expert:

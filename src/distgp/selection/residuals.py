@@ -109,7 +109,7 @@ def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
             f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % "
             f"intervals hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where "
             f"it is {plain.nlpd:.4g} for the mean of the targets, without any column. Do not trust "
-            "predictions yet: give more rows, or only the columns that matter; a kernel with fewer hyperparameters, "
-            "such as kernel='linear', needs fewer rows",
+            "predictions yet: give more rows, or only the columns that matter; a kernel with fewer "
+            "hyperparameters, such as kernel='linear', needs fewer rows",
             CoverWarning,
         )

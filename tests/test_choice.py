@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import distgp
 from distgp import DistributedGPRegressor, selection
 from distgp.data.rows import Rows, Schema, learnt
 from distgp.experts import Parameters
+from distgp.pipeline import place, starting_point
 from distgp.plan import resolve
 from distgp.selection import (
     ChoiceWarning,
@@ -23,7 +25,7 @@ from distgp.selection import (
 from distgp.selection.candidates import KERNELS_TRIED, QUICK, SLOWER, ways_to_fit
 from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
 from distgp.selection.trials import Choice, Trial, divisions
-from distgp.training import Learning
+from distgp.training import Fact, Learning, LogNormal
 from distgp.training.learning import LARGEST_SIGNAL
 
 
@@ -439,3 +441,66 @@ def test_few_rows_take_another_way_only_where_it_is_clearly_better(monkeypatch):
 def better_for(rmse):
     """An NLPD that is lowest for predictions with this RMSE."""
     return lambda y, mean, variance: abs(float(np.sqrt(np.mean((y - mean) ** 2))) - rmse)
+
+
+def narrow(n, d, seed):
+    """Rows of a sum of sines with few of them for their columns, and others to test on."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n + 200, d))
+    y = np.sin(3 * X).sum(1) / np.sqrt(d / 2) + 0.1 * rng.standard_normal(n + 200)
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+def cover_of(gp, X, y):
+    mean, std = gp.predict(X, return_std=True)
+    return np.mean(np.abs(y - mean) < 1.645 * std)
+
+
+@pytest.mark.filterwarnings("ignore::distgp.selection.CoverWarning")
+def test_intervals_hold_where_rows_are_few_for_their_columns():
+    covers, without = [], []
+    for seed in range(4):
+        X, y, X_test, y_test = narrow(40, 20, seed)
+        covers.append(cover_of(DistributedGPRegressor().fit(X, y), X_test, y_test))
+        plain = DistributedGPRegressor(n_iter=100).fit(X, y)  # the user has said how to train
+        without.append(cover_of(plain, X_test, y_test))
+    assert np.mean(covers) > 0.8 > np.mean(without) + 0.1
+
+
+@pytest.mark.filterwarnings("ignore::distgp.selection.CoverWarning")
+def test_priors_of_ours_give_way_to_what_the_user_says():
+    X, y, _, _ = narrow(30, 8, 0)
+
+    def priors(given: dict[str, Any], n: int = 30):
+        plan = resolve(DistributedGPRegressor(**given).get_params(), Schema(8), n)
+        learning = starting_point(plan, placed.scalings[0], 0, factor=False)[1]
+        assert learning is not None and learning.priors is not None
+        return learning.priors
+
+    plan = resolve(DistributedGPRegressor().get_params(), Schema(8), 30)
+    placed = place(plan, Rows(X, y, Schema(8)))
+    length, noise = "kernel.kernel.lengthscale", "noise"
+    assert set(priors({})) == {length, noise}
+    assert set(priors({"bounds": {"lengthscale": (0.1, 9.0)}})) == {noise}
+    strong = LogNormal(1.0, 0.1)
+    assert priors({"priors": {"lengthscale": strong}})["lengthscale"] is strong
+    assert set(priors({"priors": {"lengthscale": strong}})) == {"lengthscale", noise}
+    for given in (
+        {"n_iter": 50},
+        {"training": Fact(n_iter=50)},
+        {"kernel": distgp.RBF(np.ones(8))},
+        {"normalize": False},
+    ):
+        assert not priors(given), given
+    assert not priors({}, n=81)
+
+
+def test_rows_that_are_too_few_are_told():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (30, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DistributedGPRegressor().fit(X, np.sin(3 * X[:, 0]))
+    with pytest.warns(CoverWarning, match="30 rows seem too few for 8 columns"):
+        gp = DistributedGPRegressor().fit(X, rng.standard_normal(30))
+    assert gp.choice_ is None

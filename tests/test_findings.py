@@ -156,6 +156,9 @@ def test_nothing_learnt_is_told(options):
     assert told((X, y), noise=9.0, training=None)[1] == {}  # these are the user's own values
 
 
+@pytest.mark.filterwarnings(
+    "ignore::distgp.selection.CoverWarning"
+)  # which tells that rows are few
 def test_few_rows_and_short_lengthscales_are_no_proof():
     X, y = make_data(300, d=8)
     assert NothingLearntWarning not in told((X, y))[1]

@@ -42,6 +42,7 @@ def naive_gp(X, y, X_new):
 
 # Some of scikit-learn's checks fit targets that have nothing to do with the inputs.
 @pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.NothingLearntWarning")
+@pytest.mark.filterwarnings("ignore::distgp.selection.CoverWarning")  # some targets are noise
 @parametrize_with_checks(
     [
         DistributedGPRegressor(),

@@ -34,7 +34,8 @@ from distgp.likelihoods.gaussian import standardised_noise
 from distgp.likelihoods.transforms import Transform, transform_of
 from distgp.model import Model, Points, TargetModel
 from distgp.plan import Plan, refuse_transformed_noise
-from distgp.training import Learning
+from distgp.training import Learning, Prior
+from distgp.training.learning import Initial
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +247,7 @@ def starting_point(
         search,
         learnt,
         plan.training_rows,
-        plan.priors,
+        _priors(plan, initial),
         bounds,
         [*plan.fixed, *initial.fixed],
         plan.seed,
@@ -255,6 +256,16 @@ def starting_point(
         {path: pair for path, pair in initial.uncapped().items() if path not in given},
     )
     return start, learning
+
+
+def _priors(plan: Plan, initial: Initial) -> Mapping[str, Prior]:
+    """The priors given, and for few rows those of ours where the user has said nothing."""
+    if not plan.few_rows:
+        return plan.priors
+    names = (*plan.priors, *plan.bounds)
+    said = {path for name in names for path in initial.parameters.paths(name)}
+    ours = {path: prior for path, prior in initial.priors().items() if path not in said}
+    return {**ours, **plan.priors}
 
 
 def update(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetModel]:

@@ -55,6 +55,9 @@ LEAST_CALIBRATED = 50
 """Rows that calibration needs at least."""
 LEAST_MEASURED = 200
 """Below this many rows nothing is held out to choose by."""
+FEW = 10
+"""Rows for each column up to which hyperparameters get priors of ours. Beyond, priors cost a little where
+most columns mean nothing (`benchmarks/few_rows.py --only 80x8 120x8` with a larger number here)."""
 WAYS = ("expert", "aggregation", "training", "n_experts", "n_inducing")
 """Parameters that say how to fit. Where all are "auto", candidates are measured."""
 FIRST_KERNEL = "matern52"
@@ -87,6 +90,8 @@ class Plan:
         Whether `found` was learnt from a part of the same rows.
     refine : bool
         Whether training is refined; trials do without.
+    left : bool
+        Whether training is left to us: neither rounds nor an algorithm with settings was given.
     """
 
     schema: Schema | None
@@ -119,6 +124,7 @@ class Plan:
     found: tuple[Parameters, ...] = ()
     from_trial: bool = False
     refine: bool = True
+    left: bool = True
 
     @property
     def measures_ways(self) -> bool:
@@ -136,9 +142,19 @@ class Plan:
 
         Not in trials, for few rows, or where the user has said how to train.
         """
-        left = self.given["n_iter"] is None and isinstance(self.given["training"], str)
         between = self.validation == "random" and self.n >= LEAST_MEASURED
-        return self.refine and left and between
+        return self.refine and self.left and between
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether rows are so few for their columns that hyperparameters get priors of ours.
+
+        Not where the user has said how to train, where units are not known, or with other than exact
+        experts, which are for many rows.
+        """
+        d = 0 if self.schema is None else self.schema.n_features
+        exact = self.kind.holds_rows and not self.kind.joins_rows
+        return exact and self.left and self.normalize and self.n <= FEW * d
 
     @property
     def kind(self) -> Expert:
@@ -151,7 +167,13 @@ class Plan:
         checked = {name: RESOLVERS[name](name, value) for name, value in settings.items()}
         rows = self.n if n is None else n
         made = _completed({**self.given, **checked}, self.schema, rows, self.seed, self.like)
-        return replace(made, found=self.found, from_trial=self.from_trial, refine=self.refine)
+        return replace(
+            made,
+            found=self.found,
+            from_trial=self.from_trial,
+            refine=self.refine,
+            left=self.left,
+        )
 
     def trial(self, settings: Mapping[str, object], n: int) -> Plan:
         """The plan of a quick fit of n of the rows, in this process, with these parameters."""
@@ -216,7 +238,8 @@ def resolve(parameters: Mapping[str, Any], schema: Schema | None, n: int) -> Pla
     checked = {name: check(name, parameters[name]) for name, check in RESOLVERS.items()}
     seed = a_seed("random_state", parameters["random_state"])
     like = tensor_like(parameters["device"], DTYPES[str(checked["dtype"])])
-    return _completed(checked | {"device": parameters["device"]}, schema, n, seed, like)
+    plan = _completed(checked | {"device": parameters["device"]}, schema, n, seed, like)
+    return replace(plan, left=checked["n_iter"] is None and isinstance(checked["training"], str))
 
 
 def _completed(

@@ -9,14 +9,14 @@ import torch
 from helpers import close, shard
 
 import distgp
-from distgp.data import RandomPartition, split, stack
+from distgp.data import RandomPartition, Shard, split, stack
 from distgp.data.shard import row_priority
 from distgp.engines import LocalPlacement
 from distgp.experts import ExactExpert, NearestExpert, Parameters, SparseExpert
 from distgp.experts.neighborhoods import ORDER_SEED
 from distgp.training import LogNormal, NearestRows, train
 from distgp.training.learning import LEAST_NOISE
-from distgp.training.nearest import _priority_of_first
+from distgp.training.nearest import _priority_of_first, _without_copies
 
 DATA = shard(120, 2)
 SHARDS = split(DATA, RandomPartition().assign(DATA.X.numpy(), 4, 0))
@@ -143,3 +143,26 @@ def test_one_theta_for_each_expert_is_refused():
         train(NearestRows(n_iter=2), ExactExpert(), START, SHARDS, own=["noise"])
     with pytest.raises(ValueError, match="n_targets must be at least 1"):
         NearestRows(n_targets=0)
+
+
+def noise_learnt_from(X, y):
+    """The noise variance that training by nearest rows finds for these rows."""
+    rows = Shard.of(torch.as_tensor(X), torch.as_tensor(y))
+    start = Parameters.of(1.0 * distgp.Matern52([2.0] * X.shape[1]), 0.1)
+    algorithm = NearestRows(n_targets=400, n_neighbors=20, stages=2, n_iter=60)
+    return float(train(algorithm, NearestExpert(), start, [rows]).parameters.noise)
+
+
+def test_rows_that_were_written_twice_do_not_say_that_there_is_no_noise():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 4))
+    y = np.sin(X[:, 0]) + 0.5 * rng.standard_normal(600)
+    twice = noise_learnt_from(np.repeat(X, 2, axis=0), np.repeat(y, 2))
+    assert twice == pytest.approx(0.25, rel=0.3)
+
+
+def test_copies_are_no_neighbours_unless_there_are_no_others():
+    X = torch.tensor([[0.0, 1.0, 2.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 1.0]])[..., None]
+    real = torch.tensor([[True] * 4, [True] * 4, [True, True, False, True]])
+    kept = [[True, False, True, True], [True] * 4, [True, True, False, True]]
+    assert _without_copies(X, real).tolist() == kept

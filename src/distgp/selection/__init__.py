@@ -33,7 +33,7 @@ from distgp.pipeline import (
     transformed,
 )
 from distgp.plan import Plan
-from distgp.selection.alone import measured_one_by_one
+from distgp.selection.alone import check_few_rows, measured_one_by_one
 from distgp.selection.candidates import (
     EXACT,
     EXACT_ALONE,
@@ -121,6 +121,8 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
         seconds = time.perf_counter() - begin
         choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
         _warn(plan, rows, choice, left)
+    elif choice is None and chosen.few_rows and _in_folds(chosen, rows) and held is None:
+        check_few_rows(chosen, rows, model, _folds(rows.X, plan.seed, FOLDS))
     if held is not None:
         model = calibrated(plan, model, held)
     return Fitted(model, placed.engine, choice, settled, results)
@@ -337,6 +339,11 @@ def _cross_validated(
         scores.append(float(np.mean(found)))
     best = numbers[int(np.argmin(scores))]
     return plan.settled({"n_experts": best}), {"n_experts": numbers, "nlpd": scores}
+
+
+def _in_folds(plan: Plan, rows: Rows) -> bool:
+    """Whether rows that are few for their columns may be predicted in folds, with little work."""
+    return plan.validation == "random" and FOLDS <= len(rows) <= EXACT_ALONE
 
 
 def _folds(X: np.ndarray, seed: int, count: int = 3) -> Divisions:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
+from distgp._util.checks import silenced
 from distgp.data.rows import Rows
 from distgp.experts import Prediction
 from distgp.experts.cost import cost_of_objective
 from distgp.model import Model, TargetModel
-from distgp.pipeline import Placed
+from distgp.pipeline import Placed, fit, place, predict_gaussian
 from distgp.plan import Plan
-from distgp.selection.residuals import Residuals
-from distgp.selection.trials import Choice, baselines, divisions, scored
+from distgp.selection.residuals import Residuals, warn_of_few_rows
+from distgp.selection.trials import (
+    Choice,
+    Divisions,
+    Trial,
+    baselines,
+    divisions,
+    in_parts,
+    measure,
+    scored,
+)
 from distgp.training.refinement import from_nearest_others, left_out
 
 MEASURED = 2_000
 """Rows that baselines are measured on."""
 MEASURING = 0.05
 """The share of the time limit that it may take to leave out every row in turn."""
+LEARNT_AGAIN = 20
+"""Rounds in which θ is learnt without a part of few rows, from where it ended with all of them."""
 
 
 def measured_one_by_one(
@@ -40,6 +55,34 @@ def measured_one_by_one(
     others = baselines(rows, divisions(rows, "random", MEASURED, plan.seed), plan.seed)
     choice = Choice.of("one by one", len(rows), [trial], others, len(y))
     return choice, Residuals.of(places, y, mean, std)
+
+
+def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Divisions) -> None:
+    """Warn where the model, learnt anew without each part of the rows, shows that they are too few.
+
+    Rows that are left out one by one from the fitted model do not show it: they had their say in θ.
+    """
+    tested = rows.y[np.concatenate([test for _, test in parts])]
+    theta = tuple(target.parameters for target in model.targets)
+
+    def learnt(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        some = rows.take(train)
+        quick = plan.trial({"n_iter": LEARNT_AGAIN}, len(some))
+        quick = replace(quick, found=theta, from_trial=True)
+        noise = None if rows.noise is None else rows.noise[test]
+        mean, variance = predict_gaussian(fit(quick, place(quick, some)), rows.X[test], noise=noise)
+        return mean, np.sqrt(variance)
+
+    def plain(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        y, like = rows.y[train], rows.y[test]
+        return np.full(like.shape, y.mean(0)), np.full(like.shape, y.std(0))
+
+    def trial(each: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Trial:
+        return measure("", lambda: in_parts(each, parts), tested)
+
+    with np.errstate(all="ignore"), silenced(Warning):
+        found, mean = trial(learnt), trial(plain)
+    warn_of_few_rows(found, mean, len(rows), rows.X.shape[1])
 
 
 def _predicted(

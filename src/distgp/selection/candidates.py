@@ -38,9 +38,10 @@ CONDITIONING = 0.4
 """The share of the time limit that conditioning on all rows at once may take."""
 OWN_INDUCING = 100
 """Inducing inputs of an expert that learns hyperparameters of its own."""
-QUICK = NearestRows(n_targets=1024, stages=2, n_iter=60)
-"""Training by nearest rows in a trial."""
-SLOWER = replace(QUICK, n_targets=4096, stages=3, n_iter=150, seed=1)
+QUICK = NearestRows(n_targets=4096, stages=2, n_iter=60)
+"""Training by nearest rows in a trial. Among too few targets it may be that none lies beside a row that
+contradicts it, though some of all rows do: the noise that is learnt is then far too small."""
+SLOWER = replace(QUICK, n_targets=8192, stages=3, n_iter=150, seed=1)
 """The same with other rows and more of them, where a trial has ended in a bad place."""
 TRIAL_ROWS = 4_000
 """Rows that a candidate learns from in its trial, but for nearest rows."""

@@ -15,7 +15,7 @@ from scipy.stats import norm
 from distgp._util.checks import warn_user
 from distgp.data.rows import Rows
 from distgp.selection.repeats import labels_of_repeats
-from distgp.selection.trials import Choice
+from distgp.selection.trials import Choice, Trial
 
 WHITE = 0.999
 """The share of series without any correlation that are not warned of."""
@@ -28,7 +28,7 @@ class NeighboursWarning(UserWarning):
 
 
 class CoverWarning(UserWarning):
-    """Intervals cover far more, or far fewer, of the rows held out than they should."""
+    """Intervals cover far more, or far fewer, of the rows held out than they should, or rows are few."""
 
 
 class Residuals(NamedTuple):
@@ -82,12 +82,34 @@ def _correlation(values: np.ndarray) -> float:
 
 def warn_of_cover(choice: Choice) -> None:
     """Warn where the cover of the candidate taken is far from 90 %, by more than chance explains."""
-    cover, error = choice.best.cover, math.sqrt(NOMINAL * (1.0 - NOMINAL) / choice.held_out)
-    if abs(cover - NOMINAL) > FAR + norm.isf((1.0 - WHITE) / 2) * error:
+    cover = choice.best.cover
+    if abs(cover - NOMINAL) > _far_for(choice.held_out):
         wide = "narrow" if cover < NOMINAL else "wide"
         warn_user(
             f"intervals are too {wide}: those of 90 % hold {100 * cover:.0f} % of the {choice.held_out:,} "
             f"rows held out, predicted by {choice.best.name}. Where coverage matters, give "
             "calibrate='conformal'; a skewed target may need a target_transform",
+            CoverWarning,
+        )
+
+
+def _far_for(m: int) -> float:
+    """Return the distance from 90 % that is far, and more than chance explains, for the cover of m rows."""
+    return FAR + float(norm.isf((1.0 - WHITE) / 2)) * math.sqrt(NOMINAL * (1.0 - NOMINAL) / m)
+
+
+def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
+    """Warn where n rows, predicted in folds, show that they are too few for d columns.
+
+    That is where the intervals hold far fewer of them than they should, or where the mean and the variance
+    of the other targets predict them as well.
+    """
+    if found.cover < NOMINAL - _far_for(n) or found.nlpd >= plain.nlpd:
+        warn_user(
+            f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % "
+            f"intervals hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where "
+            f"it is {plain.nlpd:.4g} for the mean of the targets, without any column. Do not trust "
+            "predictions yet: give more rows, or only the columns that matter; a kernel with fewer "
+            "hyperparameters, such as kernel='linear', needs fewer rows",
             CoverWarning,
         )

@@ -321,13 +321,17 @@ def baselines(rows: Rows, divisions: Divisions, seed: int = 0) -> list[Trial]:
     tested = y[np.concatenate([test for _, test in divisions])]
 
     def trial(name: str, each: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Trial:
-        def predict() -> tuple[np.ndarray, np.ndarray]:
-            means, stds = zip(*(each(*division) for division in divisions), strict=True)
-            return np.concatenate(means), np.concatenate(stds)
-
-        return measure(name, predict, tested, baseline=True)
+        return measure(name, lambda: in_parts(each, divisions), tested, baseline=True)
 
     return [trial("training mean", mean), trial("ridge regression", ridge)]
+
+
+def in_parts(
+    each: Callable[..., tuple[np.ndarray, np.ndarray]], divisions: Divisions
+) -> tuple[np.ndarray, np.ndarray]:
+    """Join the means and standard deviations of all parts that are predicted."""
+    means, stds = zip(*(each(*division) for division in divisions), strict=True)
+    return np.concatenate(means), np.concatenate(stds)
 
 
 class PointRegressor(Protocol):

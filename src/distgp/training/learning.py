@@ -19,7 +19,14 @@ from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
 from distgp.kernels import Expression, InputLayout, Kernel, in_data_units
 from distgp.training.fact import Fact
-from distgp.training.objective import Layout, Objective, Prior, by_path, objective_value
+from distgp.training.objective import (
+    Layout,
+    LogNormal,
+    Objective,
+    Prior,
+    by_path,
+    objective_value,
+)
 from distgp.training.refinement import (
     ERRORS,
     Bounds,
@@ -39,6 +46,9 @@ columns nearly repeat each other, the variance runs away with the lengthscales f
 the model extrapolates without limit along directions in which its rows hardly vary."""
 LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""
+SHORTER = 0.7
+"""The most probable lengthscale of few rows, in units of that which training starts from, √d by default.
+Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
 SEARCHED = (1.0, 0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start."""
 
@@ -87,6 +97,23 @@ class Initial(NamedTuple):
         for path in self.signals if capped else ():
             bounds[path] = (bounds[path][0], max(LARGEST_SIGNAL, bounds[path][1] / REACH))
         return bounds
+
+    def priors(self) -> dict[str, Prior]:
+        """Priors by full path for few rows, of the lengthscales and the noise of a named kernel.
+
+        Their maxima are near where training starts, and a factor of e from there costs half a nat. So many
+        hyperparameters explain so few rows without any noise, by the columns that happen to fit.
+        """
+        if not self.named:
+            return {}
+        values = self.parameters.kernel.parameters()
+        most = {
+            f"kernel.{name}": SHORTER * math.exp(float(value.log().mean()))
+            for name, value in values.items()
+            if name.endswith("lengthscale")
+        }
+        most["noise"] = float(self.parameters.noise)
+        return {path: LogNormal(math.e * value, 1.0) for path, value in most.items()}
 
     def uncapped(self) -> dict[str, tuple[float, float]]:
         """The bounds of signal variances without a cap, and of lengthscales that may be far longer."""
@@ -162,7 +189,7 @@ class Learning:
         stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, self.learnt)
         first = expert.first_inducing(self.inducing, rows, self.seed)
         theta = replace(self.start, inducing=first)
-        theta = best_start(expert, theta, rows) if self.search else theta
+        theta = best_start(expert, theta, rows, self.priors) if self.search else theta
         for i, stage in enumerate(stages):
             if stage.choose is not None:
                 theta = replace(theta, inducing=stage.choose(theta, rows, self.seed))
@@ -263,11 +290,16 @@ class Learning:
         return sample.sampled(shards, 1.0 if self.rows is None else self.rows / n, self.seed)
 
 
-def best_start(expert: Expert, theta: Parameters, shards: Placement[Shard]) -> Parameters:
+def best_start(
+    expert: Expert,
+    theta: Parameters,
+    shards: Placement[Shard],
+    priors: Mapping[str, Prior] | None = None,
+) -> Parameters:
     """Take θ, or shorter lengthscales: started too long, training can end where everything is noise."""
 
     def value(candidate: Parameters) -> float:
-        found = objective_value(expert, candidate, shards)
+        found = objective_value(expert, candidate, shards, priors)
         return found if math.isfinite(found) else math.inf
 
     return min(with_lengthscales(theta, SEARCHED), key=value, default=theta)

@@ -4,6 +4,9 @@
 rows, nearest by the kernel, among *all* rows that come before i in a random order: though the sample is
 small, neighbours are as near as n rows make them. They depend on θ and are found anew in every stage, in
 which nothing travels: the centre has the targets and their neighbours.
+
+Rows with the same inputs as a target are left out of its neighbours. Most tables have them because a row
+was written twice, so that they agree, and say that there is no noise at all; a row to predict has none.
 """
 
 from __future__ import annotations
@@ -220,9 +223,8 @@ class NearestRows(Algorithm):
         itself = {name: v[:, None].double() for name, v in itself.items() if v is not None}
         parts.append(itself | {"real": torch.ones_like(parts[0]["real"][:, :1])})
         joined = {name: torch.cat([part[name] for part in parts], 1) for name in parts[-1]}
-        return Neighbourhoods(
-            joined["X"], joined["y"], joined["real"], joined.get("factor"), targets=last
-        )
+        real = _without_copies(joined["X"], joined["real"])
+        return Neighbourhoods(joined["X"], joined["y"], real, joined.get("factor"), targets=last)
 
     def _starts(
         self, objective: Objective, x: Tensor, targets: Tensors, coarse: Tensor, rounds: Rounds
@@ -268,6 +270,14 @@ class NearestRows(Algorithm):
             if last:
                 raise
         return search.x
+
+
+def _without_copies(X: Tensor, real: Tensor) -> Tensor:
+    """Leave out rows with the inputs of the last of their set, unless the set has no others."""
+    copy = (X[:, -1:] == X).all(-1)
+    copy[:, -1] = False
+    others = (real & ~copy)[:, :-1].any(-1, keepdim=True)
+    return real & ~(copy & others)
 
 
 def _value(objective: Objective, x: Tensor, sets: Neighbourhoods) -> float:

@@ -48,10 +48,8 @@ def splits(data: str | None) -> Iterator[tuple[str, str, Split]]:
     """Each task with each of its splits: name, kind, and X, y, X_test, y_test."""
     for name, load in TASKS.items():
         task = load(data, True)
-        X, y = np.concatenate([task.X, task.X_test]), np.concatenate([task.y, task.y_test])
-        train, test = np.split(np.random.default_rng(0).permutation(len(y)), [4 * len(y) // 5])
-        yield name, "random", (X[train], y[train], X[test], y[test])
-        yield name, "years", (task.X, task.y, task.X_test, task.y_test)
+        for kind, part in (("random", task.at_random()), ("years", task)):
+            yield name, kind, (part.X, part.y, part.X_test, part.y_test)
     for name, (d, lengthscale) in SYNTHETIC.items():
         X, y, X_test, _, y_test, _ = draw(20_000, d, lengthscale, 0, "cpu", N=4_000)
         yield name, "random", (X.numpy(), y.numpy(), X_test.numpy(), y_test.numpy())

@@ -55,10 +55,8 @@ def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split]]]:
     for name, load in TASKS.items():
 
         def real(load: Callable[..., Any] = load) -> Split:
-            task = load(data, True)
-            X, y = np.concatenate([task.X, task.X_test]), np.concatenate([task.y, task.y_test])
-            train, test = np.split(np.random.default_rng(0).permutation(len(y)), [4 * len(y) // 5])
-            return X[train], y[train], X[test], y[test]
+            task = load(data, True).at_random()
+            return task.X, task.y, task.X_test, task.y_test
 
         yield name, real
     for name, n in SMOOTH.items():

@@ -99,7 +99,7 @@ def main() -> None:
         page()
         return
     kept = read_csv(options.out) if options.only and options.out.exists() else []
-    rows: list[Row] = [r for r in kept if f"{r['task']}/{r['split']}" not in options.only]
+    rows: list[Row] = [dict(r) for r in kept if f"{r['task']}/{r['split']}" not in options.only]
     for task, kind, split in splits(options.data):
         if "d = " in task or (options.only and f"{task}/{kind}" not in options.only):
             continue

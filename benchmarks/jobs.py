@@ -126,9 +126,9 @@ def boosted(split: Split) -> Iterator[Row]:
 def sparse(split: Split, device: str, seconds: float, given: Row) -> Iterator[Row]:
     """SVGP with these settings, where GPyTorch is installed."""
     X, y, X_test, y_test = split
-    arrays = (torch.as_tensor(values, device=device) for values in (X, y, X_test))
+    A, b, C = (torch.as_tensor(values, device=device) for values in (X, y, X_test))
     settings: dict[str, Any] = {"m": int(str(given["m"])), "rate": float(str(given["rate"]))}
-    if (made := svgp(*arrays, seconds, device, **settings)) is not None:
+    if (made := svgp(A, b, C, seconds, device, **settings)) is not None:
         row: Row = {"model": "SVGP", "seconds": seconds} | settings | made.row()
         yield row | figures(y_test, made.mean, made.std)
 
@@ -208,11 +208,11 @@ def page() -> None:
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for row in read_csv(file_of(device)):
-            said = ", ".join(filter(None, (row["chosen"], row["note"])))
+            said = ", ".join(filter(None, (row["chosen"], row.get("note"))))
             name = row["model"] + (f" ({said})" if said else "")
             task = f"{row['task']} ({int(row['n']):,} × {row['d']})"
             names = ("seconds", "rmse", "nlpd", "cover", "cover50")
-            cells = " | ".join(number(row[k]) for k in names)
+            cells = " | ".join(number(row.get(k, "")) for k in names)
             lines.append(f"| {task} | {name} | {cells} | {row['distgp']}, {row['machine']} |")
         table_in_page(PAGE, f"jobs {device}", lines)
 
@@ -288,8 +288,8 @@ def main() -> None:
         page()
         readme()
     elif options.tune:
-        rows = read_csv(SETTINGS) if SETTINGS.exists() else []
-        rows: list[Row] = [dict(row) for row in rows if row["task"] not in dict(chosen)]
+        kept = read_csv(SETTINGS) if SETTINGS.exists() else []
+        rows: list[Row] = [dict(row) for row in kept if row["task"] not in dict(chosen)]
         for name, make in chosen:
             for row in tune(name, make(), device, options.seconds):
                 print(row, flush=True)

@@ -193,12 +193,12 @@ def trained(device: str, sizes: tuple[int, ...], seeds: int, peers: bool) -> Ite
                         yield base | {"model": f"SVGP, {factor} × the time"} | row
 
 
-def real(device: str, data: str | None, seeds: int, peers: bool) -> Iterator[Row]:
-    """The four real tasks, random split, one setting for all."""
+def real(device: str, data: str | None, seeds: int, peers: bool, only: list[str]) -> Iterator[Row]:
+    """The four real tasks, or some of them, random split, one setting for all."""
     from experiments.datasets import TASKS
 
-    for name, load in TASKS.items():
-        task = load(data, True)
+    for name in only or TASKS:
+        task = TASKS[name](data, True)
         for seed in range(seeds):
             split = task.at_random(seed)
             base: Row = {"task": name, "seed": seed, "n": len(split.y), "d": split.X.shape[1]}
@@ -384,6 +384,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--varied", nargs="+", default=["n", "k", "m", "N"], help="of --part cost")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=[], help="tasks of --part real; others stay")
     parser.add_argument("--no-peers", action="store_true", help="without SVGP and GPBoost")
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -402,14 +403,17 @@ def main() -> None:
             options.seeds,
             not options.no_peers,
         ),
-        "real": lambda: real(options.device, options.data, options.seeds, not options.no_peers),
+        "real": lambda: real(
+            options.device, options.data, options.seeds, not options.no_peers, options.only
+        ),
         "cost": lambda: cost(options.device, tuple(options.sizes or COSTS), options.varied),
     }
     cuda = options.device == "cuda"
     cores = f"{processor()}, {torch.get_num_threads()} threads"
     machine = torch.cuda.get_device_name() if cuda else cores
     path = options.out / f"nearest-{options.part}-{options.device}.csv"
-    rows = []
+    kept = read_csv(path) if options.only and path.exists() else []
+    rows: list[Row] = [dict(row) for row in kept if row["task"] not in options.only]
     for row in runs[options.part]():
         rows.append(row)
         write_csv(rows, path, machine)  # after every row: a run that is cut short is not lost

@@ -196,7 +196,9 @@ def file_of(device: str) -> Path:
 
 
 def number(text: str) -> str:
-    return f"{float(text):.3g}" if text else "–"
+    if not text:
+        return "–"
+    return f"{float(text):.3g}" if float(text) < 1000 else f"{float(text):,.0f}"
 
 
 def page() -> None:

@@ -385,6 +385,9 @@ def main() -> None:
     parser.add_argument("--varied", nargs="+", default=["n", "k", "m", "N"], help="of --part cost")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=[], help="tasks of --part real; others stay")
+    parser.add_argument(
+        "--busy", action="store_true", help="other work runs on the machine: keep no seconds"
+    )
     parser.add_argument("--no-peers", action="store_true", help="without SVGP and GPBoost")
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -415,7 +418,8 @@ def main() -> None:
     kept = read_csv(path) if options.only and path.exists() else []
     rows: list[Row] = [dict(row) for row in kept if row["task"] not in options.only]
     for row in runs[options.part]():
-        rows.append(row)
+        timed = dict.fromkeys(("seconds", "fit_s", "predict_us"), "") if options.busy else {}
+        rows.append(row | timed)
         write_csv(rows, path, machine)  # after every row: a run that is cut short is not lost
         shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
         print("  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)

@@ -26,14 +26,15 @@ def peak_memory() -> int:
 
 
 def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> None:
-    """Write a tidy table, with the versions that made it; rows read from a file keep theirs."""
-    versions = {"distgp": distgp.__version__, "torch": torch.__version__, "device": device}
+    """Write a tidy table, with the versions and the processor that made it; rows of a file keep theirs."""
+    versions = {"distgp": distgp.__version__, "torch": torch.__version__}
+    versions |= {"processor": processor(), "device": device}
     names = list(dict.fromkeys(name for row in rows for name in row if name not in versions))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*names, *versions])
         writer.writeheader()
-        writer.writerows({**versions, **row} for row in rows)
+        writer.writerows(row if "distgp" in row else {**versions, **row} for row in rows)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

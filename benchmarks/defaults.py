@@ -1,12 +1,14 @@
 """How good are the defaults on real tables, beside what anyone would try first?
 
-The paper's four tasks, each with a random split (80/20) and the paper's split by years, and two synthetic
-families. `distgp, default` leaves all to the estimator but how rows are held out for its choice:
-`validation="random"` on random splits, `validation="last"` by years. Its candidates are fitted in full
-too, so that the loss of the choice shows. Ridge regression, gradient boosting and the random forest
-predict Gaussians with the standard deviation of their errors on a fifth of the training rows held out.
+The paper's four tasks, each with a random split (80/20, of traffic one row an hour) and the paper's split
+by years, and two synthetic families. `distgp, default` leaves all to the estimator but how rows are held
+out for its choice: `validation="random"` on random splits, `validation="last"` by years. The ways that it
+can try are fitted in full too, so that the loss of the choice shows. Ridge regression, gradient boosting
+and the random forest predict Gaussians with the standard deviation of their errors on training rows held
+out in the same way, boosting also with a second model's standard deviation for every row.
 
-    python benchmarks/defaults.py --data FOLDER      writes benchmarks/results/defaults.csv as it goes
+    python benchmarks/defaults.py --data FOLDER      writes benchmarks/results/defaults.csv as it goes;
+                                                     --only and --models leave the other rows as they are
     python benchmarks/defaults.py --page             writes the tables into docs/defaults.md
     python benchmarks/defaults.py --data FOLDER --seeds 10 --only co/years
                                                      ten seeds of the default alone, defaults-seeds.csv
@@ -24,16 +26,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import read_csv, write_csv
-from nearest import draw, figures
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from _measure import processor, read_csv, table_in_page, write_csv
+from nearest import draw
+from others import boosting, boosting_with_spreads, figures, with_one_spread
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import distgp
 from distgp.selection.candidates import ways_to_fit
-from distgp.selection.trials import with_spread
 from experiments.datasets import TASKS
 
 RESULTS = Path(__file__).parent / "results" / "defaults.csv"
@@ -48,61 +50,89 @@ def splits(data: str | None) -> Iterator[tuple[str, str, Split]]:
     """Each task with each of its splits: name, kind, and X, y, X_test, y_test."""
     for name, load in TASKS.items():
         task = load(data, True)
-        X, y = np.concatenate([task.X, task.X_test]), np.concatenate([task.y, task.y_test])
-        train, test = np.split(np.random.default_rng(0).permutation(len(y)), [4 * len(y) // 5])
-        yield name, "random", (X[train], y[train], X[test], y[test])
-        yield name, "years", (task.X, task.y, task.X_test, task.y_test)
+        for kind, part in (("random", task.at_random()), ("years", task)):
+            yield name, kind, (part.X, part.y, part.X_test, part.y_test)
     for name, (d, lengthscale) in SYNTHETIC.items():
         X, y, X_test, _, y_test, _ = draw(20_000, d, lengthscale, 0, "cpu", N=4_000)
         yield name, "random", (X.numpy(), y.numpy(), X_test.numpy(), y_test.numpy())
 
 
-def default(kind: str, X: np.ndarray, y: np.ndarray, seed: int, device: str):
-    validation = "last" if kind == "years" else "random"
+def held_out(kind: str) -> str:
+    """How rows are held out of the training rows, as the rows to predict are."""
+    return "last" if kind == "years" else "random"
+
+
+def default(kind: str, X: np.ndarray, y: np.ndarray, seed: int, options: argparse.Namespace):
+    """Fit the default."""
     return distgp.DistributedGPRegressor(
-        validation=validation, random_state=seed, device=device
+        validation=held_out(kind),
+        random_state=seed,
+        device=options.device,
+        time_limit=options.time_limit,
     ).fit(X, y)
 
 
-def measured(kind: str, split: Split, device: str) -> Iterator[Row]:
-    """Every model on one split."""
+def ours(kind: str, split: Split, options: argparse.Namespace) -> Iterator[Row]:
+    """The default; a way that was taken at once has no seconds of choosing."""
     X, y, X_test, y_test = split
     begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        gp = default(kind, X, y, 0, device)
+        gp = default(kind, X, y, 0, options)
         fitted = time.perf_counter()
         mean, std = gp.predict(X_test, return_std=True)
     seconds = {"seconds": time.perf_counter() - begin, "fit_s": fitted - begin}
     found = ", ".join(sorted({type(w.message).__name__ for w in told}))
     assert gp.choice_ is not None
     row: Row = {"model": "distgp, default", "chosen": gp.choice_.best.name, "warnings": found}
-    row["choice_s"] = sum(trial.seconds for trial in gp.choice_.trials)
+    if gp.choice_.validation != "one by one":
+        row["choice_s"] = sum(trial.seconds for trial in gp.choice_.trials)
     yield row | figures(y_test, mean, std) | seconds
+
+
+def candidates(split: Split, device: str) -> Iterator[Row]:
+    """The ways that the default can try, each fitted in full."""
+    X, y, X_test, y_test = split
     for candidate in ways_to_fit(len(X)):
         begin = time.perf_counter()
-        if candidate.name != gp.choice_.best.name:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                settings: Any = dict(candidate.settings)
-                one = distgp.DistributedGPRegressor(device=device, **settings)
-                mean, std = one.fit(X, y).predict(X_test, return_std=True)
-            taken = {"seconds": time.perf_counter() - begin}
-            yield {"model": f"distgp, {candidate.name}"} | figures(y_test, mean, std) | taken
-    peers: dict[str, Callable[[], Any]] = {
-        "ridge regression": lambda: make_pipeline(
-            StandardScaler(), RidgeCV(np.logspace(-3, 5, 17))
-        ),
-        "gradient boosting": lambda: HistGradientBoostingRegressor(random_state=0),
-        "random forest": lambda: RandomForestRegressor(n_jobs=2, random_state=0),
-    }
-    for name, make in peers.items():
-        begin = time.perf_counter()
-        mean, std = with_spread(make(), X, y, X_test)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            settings: Any = dict(candidate.settings)
+            one = distgp.DistributedGPRegressor(device=device, **settings)
+            mean, std = one.fit(X, y).predict(X_test, return_std=True)
         taken = {"seconds": time.perf_counter() - begin}
-        yield {"model": name} | figures(y_test, mean, np.asarray(std)) | taken
+        yield {"model": f"distgp, {candidate.name}"} | figures(y_test, mean, std) | taken
+
+
+def others(kind: str, split: Split) -> Iterator[Row]:
+    """What anyone would try first."""
+    X, y, X_test, y_test = split
+    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 5, 17)))
+    forest = RandomForestRegressor(n_jobs=2, random_state=0)
+    arrays = X, y, X_test, held_out(kind)
+    peers: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
+        "ridge regression": lambda: with_one_spread(ridge, *arrays),
+        "gradient boosting": lambda: with_one_spread(boosting(), *arrays),
+        "gradient boosting, spread by row": lambda: boosting_with_spreads(*arrays),
+        "random forest": lambda: with_one_spread(forest, *arrays),
+    }
+    for name, predict in peers.items():
+        begin = time.perf_counter()
+        mean, std = predict()
+        taken = {"seconds": time.perf_counter() - begin}
+        yield {"model": name} | figures(y_test, mean, std) | taken
     mean, std = np.full(len(y_test), y.mean()), np.full(len(y_test), y.std())
     yield {"model": "training mean"} | figures(y_test, mean, std)
+
+
+def measured(kind: str, split: Split, options: argparse.Namespace) -> Iterator[Row]:
+    """The models that were asked for, on one split."""
+    if "default" in options.models:
+        yield from ours(kind, split, options)
+    if "candidates" in options.models:
+        yield from candidates(split, options.device)
+    if "others" in options.models:
+        yield from others(kind, split)
 
 
 def glance(rows: list[dict[str, str]]) -> list[str]:
@@ -130,20 +160,25 @@ def glance(rows: list[dict[str, str]]) -> list[str]:
 def page() -> None:
     """Write the tables into the page, between its marks."""
     rows = read_csv(RESULTS)
-    lines = ["", "## At a glance: NLPD", "", *glance(rows)]
+    table_in_page(PAGE, "glance", glance(rows))
+    lines = []
     for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
-        lines += ["", f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
-        lines += ["| | RMSE | NLPD | 90 % cover | seconds | of these the choice |"]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        lines += [f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
+        names = ("rmse", "nlpd", "cover", "cover50", "seconds", "choice_s")
+        lines += ["| | RMSE | NLPD | 90 % cover | 50 % cover | seconds | of these the choice |"]
+        lines += ["| --- " * (1 + len(names)) + "|"]
         for row in rows:
             if (row["task"], row["split"]) == (task, kind):
                 name = row["model"] + (f" ({row['chosen']})" if row["chosen"] else "")
-                values = [row[n] for n in ("rmse", "nlpd", "cover", "seconds", "choice_s")]
-                cells = " | ".join(f"{float(v):.3g}" if v else "" for v in values)
+                cells = " | ".join(f"{float(row[n]):.3g}" if row[n] else "" for n in names)
                 lines.append(f"| {name} | {cells} |")
-    found = read_csv(SEEDS)
-    lines += ["", "## Seeds", "", "The default alone, with other seeds, split by years.", ""]
-    lines += [
+        lines.append("")
+    table_in_page(PAGE, "tables", lines[:-1])
+    table_in_page(PAGE, "seeds", seeds_table(read_csv(SEEDS)))
+
+
+def seeds_table(found: list[dict[str, str]]) -> list[str]:
+    lines = [
         "| task | seeds | RMSE | NLPD | 90 % cover | chosen |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
@@ -155,43 +190,76 @@ def page() -> None:
             spans.append(f"{min(values):.3g} – {max(values):.3g}")
         taken = ", ".join(f"{n} × {c}" for c, n in Counter(row["chosen"] for row in own).items())
         lines.append(f"| {task} | {len(own)} | {' | '.join(spans)} | {taken} |")
-    text = PAGE.read_text(encoding="utf-8")
-    head = text[: text.index("<!-- tables -->")]
-    PAGE.write_text(head + "<!-- tables -->\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return lines
+
+
+MODELS = ("default", "candidates", "others")
+ORDER = ("distgp, default", "distgp, ", "ridge", "gradient", "random", "training")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default=None, help="folder with the UCI files")
+    parser.add_argument("--page", action="store_true", help="write the tables and measure nothing")
+    parser.add_argument("--only", nargs="+", default=[], help="such as co/years nox/random")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--seeds", type=int, default=0, help="seeds of the default alone")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--time-limit", type=float, default=180.0, help="more than the default on a busy machine"
+    )
+    parser.add_argument(
+        "--busy", action="store_true", help="other work runs on the machine: keep no seconds"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def key(row: Row) -> list[str]:
+    """What a row is the figures of."""
+    return [str(row.get(name, "")) for name in ("task", "split", "model", "seed")]
+
+
+def place(row: Row) -> tuple[int, int, int]:
+    """Where a row belongs in the table: by task, split and model."""
+    tasks, kinds = [*TASKS, *SYNTHETIC], ("random", "years")
+    model = next(i for i, start in enumerate(ORDER) if str(row["model"]).startswith(start))
+    return tasks.index(str(row["task"])), kinds.index(str(row["split"])), model
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default=None, help="folder with the UCI files")
-    parser.add_argument("--page", action="store_true", help="write docs/defaults.md and no more")
-    parser.add_argument("--only", nargs="+", default=[], help="such as co/years nox/random")
-    parser.add_argument("--seeds", type=int, default=0, help="seeds of the default alone")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = arguments()
     if options.page:
         page()
         return
-    rows: list[Row] = []
-    seeds: list[Row] = []
+    machine = f"{processor()}, {torch.get_num_threads()} threads"
+    path = SEEDS if options.seeds else options.out
+    rows: list[Row] = [dict(row) for row in read_csv(path)] if path.exists() else []
     for task, kind, split in splits(options.data):
         if options.only and f"{task}/{kind}" not in options.only:
             continue
         base: Row = {"task": task, "split": kind, "n": len(split[1]), "d": split[0].shape[1]}
-        for seed in range(options.seeds):
-            gp = default(kind, split[0], split[1], seed, options.device)
-            mean, std = gp.predict(split[2], return_std=True)
-            assert gp.choice_ is not None
-            row = {"seed": seed, "chosen": gp.choice_.best.name} | figures(split[3], mean, std)
-            seeds.append(base | row)
-            print(seeds[-1], flush=True)
-            write_csv(seeds, SEEDS, f"{options.device}, {torch.get_num_threads()} threads")
-        for row in () if options.seeds else measured(kind, split, options.device):
-            rows.append(base | row)
-            shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in rows[-1].items()}
+        for row in (
+            of_seeds(kind, split, options) if options.seeds else measured(kind, split, options)
+        ):
+            timed = dict.fromkeys(("seconds", "fit_s", "choice_s"), "") if options.busy else {}
+            made = base | row | timed
+            kept = [one for one in rows if key(one) != key(made)]
+            rows = [*kept, made] if options.seeds else sorted([*kept, made], key=place)
+            shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in made.items()}
             print("  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
-            machine = f"{options.device}, {torch.get_num_threads()} threads"
-            write_csv(rows, options.out, machine)
+            write_csv(rows, path, machine)
+
+
+def of_seeds(kind: str, split: Split, options: argparse.Namespace) -> Iterator[Row]:
+    """The default alone, with other seeds."""
+    X, y, X_test, y_test = split
+    for seed in range(options.seeds):
+        gp = default(kind, X, y, seed, options)
+        mean, std = gp.predict(X_test, return_std=True)
+        assert gp.choice_ is not None
+        row: Row = {"seed": seed, "chosen": gp.choice_.best.name}
+        yield row | figures(y_test, mean, std)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
-"""The whole job: fit and predict with defaults, beside GPyTorch's SVGP, GPBoost and gradient boosting.
+"""The whole job: fit and predict with defaults, beside gradient boosting, GPyTorch's SVGP and GPBoost.
 
     python benchmarks/jobs.py --data FOLDER [--device cuda]     writes benchmarks/results/jobs-DEVICE.csv
+    python benchmarks/jobs.py --data FOLDER --tune [--device cuda]     looks for SVGP's settings first
     python benchmarks/jobs.py --page                            writes the tables into docs/speed.md, and
                                                                 the README's table and picture
 
-The four real tasks, random split 80/20; Friedman's first function (five columns, noise 1) with 10⁴ and
-2 · 10⁴ rows; and draws of a rough Gaussian process in four columns (lengthscale 0.25, noise 0.1) with
-10⁵ and 10⁶ rows; 10,000 more to predict; one seed. distgp has its
-defaults and nothing else. SVGP (1,024 inducing inputs, minibatches of 1,024, Adam) gets as many seconds
-as distgp took, 10 at least. GPBoost has its Vecchia approximation with its defaults and is stopped
-after `--limit` seconds; it runs on the CPU alone, up to 50,000 rows. Boosting is scikit-learn's; its
-standard deviation is that of its errors on a fifth of the rows held out.
+The four real tasks, random split 80/20 (of traffic one row an hour); Friedman's first function (five
+columns, noise 1) with 10⁴ and 2 · 10⁴ rows; and draws of a rough Gaussian process in four columns
+(lengthscale 0.25, noise 0.2) with 10⁵ and 10⁶ rows; 10,000 more to predict; one seed. distgp has its
+defaults and nothing else. Boosting is scikit-learn's, once with one standard deviation for all rows, that
+of its errors on a fifth of the rows held out, and once with one for each row (`benchmarks/others.py`).
+SVGP (minibatches of 1,024, Adam) gets ten times the seconds that distgp took, and the learning rate and
+number of inducing inputs that `--tune` found best on rows held out of the training rows; where its
+objective still changed it is "not converged". GPBoost has its Vecchia approximation with its defaults; it
+runs on the CPU alone, up to 50,000 rows. SVGP and GPBoost are stopped after `--limit` seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import time
 import warnings
@@ -27,16 +31,28 @@ import numpy as np
 import torch
 from _measure import processor, read_csv, table_in_page, write_csv
 from matplotlib import pyplot as plt
-from nearest import draw, figures, gpboost, held_out_spread, svgp
+from nearest import draw
+from others import (
+    RATES,
+    SIZES,
+    boosting,
+    boosting_with_spreads,
+    figures,
+    gpboost,
+    now,
+    svgp,
+    with_one_spread,
+)
 from sklearn.datasets import make_friedman1
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 import distgp
 from distgp.plotting import save_figure
+from distgp.selection import hold_out
 from experiments.datasets import TASKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 README = Path(__file__).parents[1] / "README.md"
+SETTINGS = Path(__file__).parent / "results" / "svgp.csv"
 TITLES = {
     "co": "CO of a gas turbine",
     "nox": "NOx of a gas turbine",
@@ -55,10 +71,8 @@ def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split]]]:
     for name, load in TASKS.items():
 
         def real(load: Callable[..., Any] = load) -> Split:
-            task = load(data, True)
-            X, y = np.concatenate([task.X, task.X_test]), np.concatenate([task.y, task.y_test])
-            train, test = np.split(np.random.default_rng(0).permutation(len(y)), [4 * len(y) // 5])
-            return X[train], y[train], X[test], y[test]
+            task = load(data, True).at_random()
+            return task.X, task.y, task.X_test, task.y_test
 
         yield name, real
     for name, n in SMOOTH.items():
@@ -77,12 +91,15 @@ def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split]]]:
         yield name, rough
 
 
-def measured(split: Split, device: str, limit: float) -> Iterator[Row]:
+def ours(split: Split, device: str, time_limit: float) -> Iterator[Row]:
+    """The default."""
     X, y, X_test, y_test = split
     begin = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        gp = distgp.DistributedGPRegressor(random_state=0, device=device).fit(X, y)
+        gp = distgp.DistributedGPRegressor(
+            random_state=0, device=device, time_limit=time_limit
+        ).fit(X, y)
         fitted = time.perf_counter()
         mean, std = gp.predict(X_test, return_std=True)
     done = time.perf_counter()
@@ -90,21 +107,77 @@ def measured(split: Split, device: str, limit: float) -> Iterator[Row]:
     chosen = "" if gp.choice_ is None else gp.choice_.best.name
     row: Row = {"model": "distgp", "chosen": chosen, "seconds": done - begin}
     yield row | seconds | figures(y_test, mean, std)
-    given = max(10.0, done - begin)
+
+
+def boosted(split: Split) -> Iterator[Row]:
+    """Boosting with one standard deviation for all rows, and with one for each."""
+    X, y, X_test, y_test = split
+    ways: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
+        "gradient boosting": lambda: with_one_spread(boosting(), X, y, X_test, "random"),
+        "gradient boosting, spread by row": lambda: boosting_with_spreads(X, y, X_test, "random"),
+    }
+    for name, predict in ways.items():
+        begin = time.perf_counter()
+        mean, std = predict()
+        seconds = time.perf_counter() - begin
+        yield {"model": name, "seconds": seconds} | figures(y_test, mean, std)
+
+
+def sparse(split: Split, device: str, seconds: float, given: Row) -> Iterator[Row]:
+    """SVGP with these settings, where GPyTorch is installed."""
+    X, y, X_test, y_test = split
     A, b, C = (torch.as_tensor(values, device=device) for values in (X, y, X_test))
-    if (made := svgp(A, b, C, given, device)) is not None:
-        yield {"model": "SVGP", "seconds": given} | figures(y_test, *made)
-    begin = time.perf_counter()
-    boosted = HistGradientBoostingRegressor(random_state=0).fit(X, y)
-    mean, spread = boosted.predict(X_test), held_out_spread(X, y, 0)
-    taken: Row = {"model": "gradient boosting", "seconds": time.perf_counter() - begin}
-    yield taken | figures(y_test, mean, np.full(len(mean), spread))
-    if device == "cpu" and len(X) <= GPBOOST_ROWS:
-        found = within(limit, X, y, X_test)
-        if found is None:
-            yield {"model": "GPBoost", "note": f"stopped after {limit:.0f} s"}
-        else:
-            yield {"model": "GPBoost", "seconds": found[2]} | figures(y_test, found[0], found[1])
+    settings: dict[str, Any] = {"m": int(str(given["m"])), "rate": float(str(given["rate"]))}
+    if (made := svgp(A, b, C, seconds, device, **settings)) is not None:
+        row: Row = {"model": "SVGP", "seconds": seconds} | settings | made.row()
+        yield row | figures(y_test, made.mean, made.std)
+
+
+def settings_of(task: str) -> Row:
+    """The settings of SVGP that `--tune` found best for a task."""
+    rows = [row for row in read_csv(SETTINGS) if row["task"] == task] if SETTINGS.exists() else []
+    return dict(
+        min(rows, key=lambda row: float(row["nlpd"]), default={"m": "1024", "rate": "0.01"})
+    )
+
+
+def tune(name: str, split: Split, device: str, seconds: float) -> Iterator[Row]:
+    """Every setting of SVGP, measured on a fifth of the training rows."""
+    X, y = split[:2]
+    train, out = hold_out(len(y), "random")
+    part = (X[train], y[train], X[out], y[out])
+    for m in SIZES:
+        for rate in RATES:
+            for row in sparse(part, device, seconds, {"m": m, "rate": rate}):
+                yield {"task": name} | row
+
+
+def vecchia(split: Split, limit: float) -> Iterator[Row]:
+    """GPBoost, where it is installed and there are not too many rows."""
+    X, y, X_test, y_test = split
+    if importlib.util.find_spec("gpboost") is None or len(X) > GPBOOST_ROWS:
+        return
+    found = within(limit, X, y, X_test)
+    if found is None:
+        yield {"model": "GPBoost", "note": f"stopped after {limit:.0f} s"}
+    else:
+        yield {"model": "GPBoost", "seconds": found[2]} | figures(y_test, found[0], found[1])
+
+
+def measured(task: str, split: Split, options: argparse.Namespace, took: float) -> Iterator[Row]:
+    """The models that were asked for; `took` are distgp's seconds of an earlier run."""
+    device, models = options.device, options.models
+    if "distgp" in models:
+        begin = now(device)
+        yield from ours(split, device, options.time_limit)
+        took = now(device) - begin
+    if "boosting" in models:
+        yield from boosted(split)
+    if "svgp" in models and took:
+        seconds = min(max(10.0, 10 * took), options.limit)
+        yield from sparse(split, device, seconds, settings_of(task))
+    if "gpboost" in models and device == "cpu":
+        yield from vecchia(split, options.limit)
 
 
 def within(limit: float, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, float] | None:
@@ -122,83 +195,134 @@ def file_of(device: str) -> Path:
     return Path(__file__).parent / "results" / f"jobs-{device}.csv"
 
 
+def number(text: str) -> str:
+    if not text:
+        return "–"
+    return f"{float(text):.3g}" if float(text) < 1000 else f"{float(text):,.0f}"
+
+
 def page() -> None:
     for device in ("cpu", "cuda"):
         if not file_of(device).exists():
             continue
-        rows = read_csv(file_of(device))
         lines = [
-            f"{rows[0]['machine']}.",
-            "",
-            "| task | model | seconds | RMSE | NLPD | 90 % cover |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| task | model | seconds | RMSE | NLPD | 90 % cover | 50 % cover | measured with |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
-        for row in rows:
-            name = row["model"] + (f" ({row['chosen']})" if row["chosen"] else "")
+        for row in read_csv(file_of(device)):
+            said = ", ".join(filter(None, (row["chosen"], row.get("note"))))
+            name = row["model"] + (f" ({said})" if said else "")
             task = f"{row['task']} ({int(row['n']):,} × {row['d']})"
-            if row.get("note"):
-                lines.append(f"| {task} | {name} | {row['note']} | – | – | – |")
-                continue
-            cells = " | ".join(f"{float(row[k]):.3g}" for k in ("seconds", "rmse", "nlpd", "cover"))
-            lines.append(f"| {task} | {name} | {cells} |")
+            names = ("seconds", "rmse", "nlpd", "cover", "cover50")
+            cells = " | ".join(number(row.get(k, "")) for k in names)
+            lines.append(f"| {task} | {name} | {cells} | {row['distgp']}, {row['machine']} |")
         table_in_page(PAGE, f"jobs {device}", lines)
 
 
 def readme() -> None:
     """The table and the picture of the README: the real tasks on the CPU."""
-    rows = [row for row in read_csv(file_of("cpu")) if row["task"] in TASKS and not row["note"]]
+    rows = [row for row in read_csv(file_of("cpu")) if row["task"] in TASKS and row["nlpd"]]
     found = {(row["task"], row["model"]): row for row in rows}
     models = list(dict.fromkeys(row["model"] for row in rows))
     heads = [f"{TITLES[name]}, {int(found[name, models[0]]['n']):,} rows" for name in TASKS]
     lines = [f"| RMSE / NLPD | {' | '.join(heads)} |", "| --- " * (len(TASKS) + 1) + "|"]
     for model in models:
-        cells = [found[name, model] for name in TASKS]
-        texts = [f"{float(c['rmse']):.3g} / {float(c['nlpd']):.3g}" for c in cells]
+        cells = [found.get((name, model)) for name in TASKS]
+        texts = ["–" if c is None else f"{number(c['rmse'])} / {number(c['nlpd'])}" for c in cells]
         lines.append(f"| {model} | " + " | ".join(texts) + " |")
-    taken = [f"{float(found[name, models[0]]['seconds']):.0f}" for name in TASKS]
-    lines.append("| seconds of distgp, and given to SVGP | " + " | ".join(taken) + " |")
+    for model in models:
+        taken = [found.get((name, model), {}).get("seconds", "") for name in TASKS]
+        if any(taken):
+            lines.append(f"| seconds of {model} | " + " | ".join(map(number, taken)) + " |")
     table_in_page(README, "jobs", lines)
-    figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 2.6), layout="constrained")
+    draw_gain(found, models)
+
+
+def draw_gain(found: dict[tuple[str, str], dict[str, str]], models: list[str]) -> None:
+    """One bar for each model and task."""
+    figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 2.6), layout="constrained", sharey=True)
     for ax, name in zip(axes, TASKS, strict=True):
-        heights = [float(found[name, model]["nlpd"]) for model in models]
-        ax.bar(range(len(models)), heights, color=["C0", "0.7", "0.55"])
-        ax.bar_label(ax.containers[0], fmt="{:.2f}")
-        ax.set_xticks(range(len(models)), [m.replace("gradient ", "gradient\n") for m in models])
-        ax.set(title=TITLES[name], ylim=(0, 1.15 * max(heights)))
+        shown = [model for model in models[::-1] if (name, model) in found]
+        places = [models[::-1].index(model) for model in shown]
+        widths = [float(found[name, model]["nlpd"]) for model in shown]
+        ax.barh(places, widths, color=["C0" if model == "distgp" else "0.7" for model in shown])
+        ax.bar_label(ax.containers[0], fmt="{:.2f}", padding=2)
+        ax.set_yticks(range(len(models)), [m.replace(", ", ",\n") for m in models[::-1]])
+        ax.set(title=TITLES[name], xlim=(0, 1.25 * max(widths)))
         ax.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("NLPD, lower is better")
+    figure.supxlabel("NLPD, lower is better", fontsize="medium")
     save_figure(figure, README.parent / "docs" / "gain.png")
 
 
-def main() -> None:
+MODELS = ("distgp", "boosting", "svgp", "gpboost")
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The whole job, beside its peers")
     parser.add_argument("--data", default=None, help="folder with the UCI files")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds that GPBoost may take")
+    parser.add_argument(
+        "--limit", type=float, default=1800.0, help="most seconds of SVGP and GPBoost"
+    )
     parser.add_argument("--only", nargs="+", default=[], help="names of tasks; others stay")
+    parser.add_argument(
+        "--models", nargs="+", default=MODELS, choices=MODELS, help="others stay as they are"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=180.0, help="more than the default on a busy machine"
+    )
+    parser.add_argument(
+        "--busy", action="store_true", help="other work runs on the machine: keep no seconds"
+    )
+    parser.add_argument("--tune", action="store_true", help="look for SVGP's settings alone")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each setting, with --tune")
     parser.add_argument("--page", action="store_true", help="write the tables and measure nothing")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    device = options.device
+    cores = f"{processor()}, {torch.get_num_threads()} threads"
+    machine = torch.cuda.get_device_name() if device == "cuda" else cores
+    chosen = [task for task in tasks(options.data) if not options.only or task[0] in options.only]
     if options.page:
         page()
         readme()
-        return
-    device = options.device
-    if device == "cuda":
-        machine = torch.cuda.get_device_name()
+    elif options.tune:
+        kept = read_csv(SETTINGS) if SETTINGS.exists() else []
+        rows: list[Row] = [dict(row) for row in kept if row["task"] not in dict(chosen)]
+        for name, make in chosen:
+            for row in tune(name, make(), device, options.seconds):
+                print(row, flush=True)
+                rows.append(row | {"machine": machine})
+                write_csv(rows, SETTINGS, device)
     else:
-        machine = f"{processor()}, {torch.get_num_threads()} threads"
-    kept = read_csv(file_of(device)) if options.only and file_of(device).exists() else []
-    rows: list[Row] = [dict(row) for row in kept if row["task"] not in options.only]
-    for name, make in tasks(options.data):
-        if options.only and name not in options.only:
-            continue
+        measure(chosen, options, machine)
+
+
+def measure(
+    chosen: list[tuple[str, Callable[[], Split]]], options: argparse.Namespace, machine: str
+) -> None:
+    """Measure tasks, and write the table after every model; a model takes the place of its earlier row."""
+    path = file_of(options.device)
+    rows: list[Row] = [dict(row) for row in read_csv(path)] if path.exists() else []
+    order = [name for name, _ in tasks(None)]
+    models = ["distgp", "gradient boosting", "gradient boosting, spread by row", "GPBoost", "SVGP"]
+    for name, make in chosen:
         split = make()
+        took = [row["seconds"] for row in rows if (row["task"], row["model"]) == (name, "distgp")]
         base: Row = {"task": name, "n": len(split[1]), "d": split[0].shape[1], "machine": machine}
-        for row in measured(split, device, options.limit):
+        for row in measured(name, split, options, float(str(*took) or 0.0)):
             print(base | row, flush=True)
-            order = [name for name, _ in tasks(None)]
-            rows = sorted([*rows, base | row], key=lambda row: order.index(str(row["task"])))
-            write_csv(rows, file_of(device), device)
+            same = (name, row["model"])
+            kept = [one for one in rows if (one["task"], one["model"]) != same]
+            timed = {"seconds": "", "fit_s": "", "predict_us": ""} if options.busy else {}
+            rows = sorted(
+                [*kept, base | row | timed],
+                key=lambda one: (order.index(str(one["task"])), models.index(str(one["model"]))),
+            )
+            write_csv(rows, path, options.device)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from _measure import read_csv, write_csv
-from nearest import figures
+from others import figures
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import distgp

@@ -51,6 +51,8 @@ class Task:
         The features of the rows to learn from, and of those to predict.
     y, y_test : ndarray of shape (n,) and (N,)
         Their targets, in units of the paper's RMSE.
+    hours, hours_test : ndarray of shape (n,) and (N,), optional
+        The hours of these rows, where the table has several rows of one hour.
     """
 
     name: str
@@ -59,24 +61,41 @@ class Task:
     y: np.ndarray
     X_test: np.ndarray
     y_test: np.ndarray
+    hours: np.ndarray | None = None
+    hours_test: np.ndarray | None = None
 
     def every(self, step: int) -> Task:
         """Every step-th row of both parts."""
-        return replace(
-            self,
-            X=self.X[::step],
-            y=self.y[::step],
-            X_test=self.X_test[::step],
-            y_test=self.y_test[::step],
-        )
+        train, test = np.arange(len(self.y)), len(self.y) + np.arange(len(self.y_test))
+        return self.divided(train[::step], test[::step])
 
     def earlier(self) -> Task:
         """The same task without its test years: learn from the first two thirds of the other rows,
         predict their last third.
         """
-        cut = 2 * len(self.y) // 3
-        X, y = self.X, self.y
-        return replace(self, X=X[:cut], y=y[:cut], X_test=X[cut:], y_test=y[cut:])
+        train, test = np.split(np.arange(len(self.y)), [2 * len(self.y) // 3])
+        return self.divided(train, test)
+
+    def at_random(self, seed: int = 0) -> Task:
+        """The rows of both parts divided anew: learn from 80 % of them, drawn at random, predict the rest.
+
+        Of the rows of one hour only the first is kept. The others have the same target and nearly the
+        same features: drawn to the other part, they would tell it.
+        """
+        rows = np.arange(len(self.y) + len(self.y_test))
+        if self.hours is not None and self.hours_test is not None:
+            rows = np.unique(np.concatenate([self.hours, self.hours_test]), return_index=True)[1]
+        order = np.random.default_rng(seed).permutation(len(rows))
+        return self.divided(*np.split(rows[order], [4 * len(rows) // 5]))
+
+    def divided(self, train: np.ndarray, test: np.ndarray) -> Task:
+        """The task with other rows to learn from and to predict, by their places in both parts."""
+        X, y = np.concatenate([self.X, self.X_test]), np.concatenate([self.y, self.y_test])
+        made = replace(self, X=X[train], y=y[train], X_test=X[test], y_test=y[test])
+        if self.hours is None or self.hours_test is None:
+            return made
+        hours = np.concatenate([self.hours, self.hours_test])
+        return replace(made, hours=hours[train], hours_test=hours[test])
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +256,9 @@ def traffic(folder: Path | str | None = None, verify: bool = True) -> Task:
         "snowing": (kinds == "Snow").astype(float),
     }
     y = _matrix(table, ["traffic_volume"])[:, 0] / UNITS["traffic"]
-    return _split("traffic", columns, y, year < 2017)
+    before = year < 2017
+    task = _split("traffic", columns, y, before)
+    return replace(task, hours=time[before], hours_test=time[~before])
 
 
 TASKS: dict[str, Callable[[Path | str | None, bool], Task]] = {

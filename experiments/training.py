@@ -162,7 +162,7 @@ factor of two.
 {table(["", *(f"M = {M}" for M in many)], errors)}
 
 **The paper says**: FACT and ADMM worsen as M grows, FedAvg is best, FedProx less stable. It prints figures without numbers. **Ours**: FACT and FedAvg
-share an optimum, that of the factorised objective; its errors grow with M, and with many experts it loses a hyperparameter in some draws. FedProx, where
+end with nearly the same errors, of which FACT minimises the factorised objective; these grow with M, and with many experts a hyperparameter is lost in some draws. FedProx, where
 half of the experts take part in a round, does so more often. ADMM stalls: its Adam, which starts afresh with every round's objective,
 moves each logarithm by ±0.1 per step, so that it ends on a lattice (hence spreads near 0) instead of an optimum. Pooled training has no such gap: it maximises the bound of *all* rows, with the
 same exchange of small matrices, has the same errors for every M, and ends by itself after {longest} iterations at most. Training by nearest rows does not

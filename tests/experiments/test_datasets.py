@@ -45,6 +45,31 @@ def test_traffic_knows_the_calendar():
 
 
 @real
+@pytest.mark.parametrize(("name", "rows"), [("pm2.5", 41_757), ("traffic", 40_575)])
+def test_no_hour_is_in_both_parts_of_a_random_split(name, rows):
+    """The traffic table has 48,204 rows of 40,575 hours, and one volume for each hour."""
+    task = TASKS[name](PUBLISHED, True).at_random()
+    assert (len(task.y), len(task.y_test)) == (4 * rows // 5, rows - 4 * rows // 5)
+    if task.hours is not None and task.hours_test is not None:
+        assert len(task.hours) == len(task.y) and len(task.hours_test) == len(task.y_test)
+        assert len(set(task.hours.tolist()) | set(task.hours_test.tolist())) == rows
+        assert not set(task.hours.tolist()) & set(task.hours_test.tolist())
+    else:
+        assert name == "pm2.5"
+
+
+@real
+def test_a_random_split_of_traffic_keeps_rows_together_with_their_hours():
+    task = TASKS["traffic"](PUBLISHED, True)
+    known = dict(zip(task.hours.tolist(), task.y.tolist(), strict=True))
+    known |= dict(zip(task.hours_test.tolist(), task.y_test.tolist(), strict=True))
+    split = task.at_random(seed=3)
+    assert split.y.tolist() == [known[hour] for hour in split.hours.tolist()]
+    assert split.y_test.tolist() == [known[hour] for hour in split.hours_test.tolist()]
+    assert not np.array_equal(split.y, task.at_random(seed=4).y)
+
+
+@real
 def test_one_small_cell():
     options = Options(quick=True, data=Path(PUBLISHED))
     cells = {(c["task"], c["model"]): c for c in UCI().cells(options)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -313,7 +314,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             "time": column_of(X, time, "time"),
             "groups": column_of(X, groups, "groups"),
         }
-        with self._unchanged_on_failure():
+        with self._changing():
             return self._fit(self._read(X, y, given))
 
     def fit_rows(self, rows: Rows) -> DistributedGPRegressor:
@@ -329,7 +330,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         DistributedGPRegressor
             The estimator itself.
         """
-        with self._unchanged_on_failure():
+        with self._changing():
             X, y = self._validated(rows.X, rows.y, reset=True)
             return self._fit(replace(rows, X=X, y=y))
 
@@ -385,7 +386,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
         check_choices(missing=missing, dates=dates)
-        with self._unchanged_on_failure():
+        with self._changing():
             files = ParquetRows.open(str(path))
             plan = self._plan(None, files.n)
             check_files(plan)
@@ -419,16 +420,16 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         DistributedGPRegressor
             The estimator itself.
         """
-        if not hasattr(self, "model_"):
-            return self.fit(X, y, sample_weight, noise_variance=noise_variance)
         given = {"sample_weight": sample_weight, "noise_variance": noise_variance}
-        rows = self._read(X, y, given, self.model_.schema).with_weight()
-        expected, came = len(self.model_.targets), rows.targets.shape[1]
-        if came != expected:
-            raise ValueError(f"expected {expected} target columns as in fit, got {came}")
-        with gradients():
+        with self._changing():
+            if not hasattr(self, "model_"):
+                return self._fit(self._read(X, y, given))
+            rows = self._read(X, y, given, self.model_.schema).with_weight()
+            expected, came = len(self.model_.targets), rows.targets.shape[1]
+            if came != expected:
+                raise ValueError(f"expected {expected} target columns as in fit, got {came}")
             self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
-        self._combinations = {}
+            self._combinations = {}
         return self
 
     def drop_experts(self, which: int | Sequence[int]) -> DistributedGPRegressor:
@@ -449,17 +450,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             The estimator itself.
         """
         check_is_fitted(self)
-        M = self.n_experts_
-        asked = np.atleast_1d(np.asarray(which))
-        whole = asked.dtype.kind in "iu" and asked.ndim == 1
-        fine = whole and bool((np.abs(asked + 0.5) < M).all())
-        places = sorted({int(i) % M for i in asked}) if fine else []
-        if not places or len(places) == M:
-            raise ValueError(
-                f"which must be places of some of the {M} experts, 0 to {M - 1}, not of all, got {which!r}"
-            )
-        self.model_ = pipeline.without_experts(self._plan_of_update(), self.model_, places)
-        self._combinations = {}
+        with self._changing():
+            places = _places(which, self.n_experts_)
+            self.model_ = pipeline.without_experts(self._plan_of_update(), self.model_, places)
+            self._combinations = {}
         return self
 
     def gather(self) -> DistributedGPRegressor:
@@ -468,9 +462,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
         """
         check_is_fitted(self)
-        self.model_ = self.model_.gathered()
-        self._combinations = {}
-        self.close()
+        with self._changing():
+            self.model_ = self.model_.gathered()
+            self._combinations = {}
+            self.close()
         return self
 
     def predict(
@@ -881,17 +876,27 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return self
 
     @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
-        """A fit that fails leaves what was fitted before; it has gradients whatever the caller has."""
+    def _changing(self) -> Iterator[None]:
+        """Change what is fitted, one thread at a time, with gradients whatever the caller has.
+
+        A change that fails leaves what was fitted before.
+        """
         attributes = vars(self)
-        before = attributes.copy()
-        try:
-            with gradients():
-                yield
-        except BaseException:
-            attributes.clear()
-            attributes.update(before)
-            raise
+        with attributes.setdefault("_lock", RLock()):
+            before = attributes.copy()
+            try:
+                with gradients():
+                    yield
+            except BaseException:
+                for name in attributes.keys() - before.keys():
+                    del attributes[name]
+                attributes.update(before)
+                raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which is of this process."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_lock"}
 
     def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
@@ -958,6 +963,19 @@ def _central(coverage: float) -> list[float]:
     """The two probabilities that a central interval of this coverage ends at."""
     half = 0.5 * a_probability("coverage", coverage)
     return [0.5 - half, 0.5 + half]
+
+
+def _places(which: int | Sequence[int], M: int) -> list[int]:
+    """The places of some of M experts, counted from the start; refused where they are not, or all."""
+    asked = np.atleast_1d(np.asarray(which))
+    whole = asked.dtype.kind in "iu" and asked.ndim == 1
+    fine = whole and bool((np.abs(asked + 0.5) < M).all())
+    places = sorted({int(i) % M for i in asked}) if fine else []
+    if not places or len(places) == M:
+        raise ValueError(
+            f"which must be places of some of the {M} experts, 0 to {M - 1}, not of all, got {which!r}"
+        )
+    return places
 
 
 def _blanked(values: np.ndarray, keep: np.ndarray | None) -> np.ndarray:

@@ -105,9 +105,9 @@ def test_what_a_killed_save_has_left_is_removed_by_the_next(model, tmp_path):
         saving.kill()
     left = [file for file in tmp_path.iterdir() if file != path]
     assert len(left) == 1 and stat.S_IMODE(left[0].stat().st_mode) == 0o700
-    with pytest.raises(KeyError), whole(path) as part:  # who still writes keeps what there is
+    with whole(path) as part:  # who still writes keeps what there is
         model.save(path)
-        raise KeyError(part.stat())
+        part.write_bytes(path.read_bytes())
     assert [*tmp_path.iterdir()] == [path] and distgp.load(path).n_experts_ == model.n_experts_
 
 

@@ -315,7 +315,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             "groups": column_of(X, groups, "groups"),
         }
         with self._changing():
-            return self._fit(self._read(X, y, given))
+            return self._fit(*self._read(X, y, given))
 
     def fit_rows(self, rows: Rows) -> DistributedGPRegressor:
         """Fit rows that were read already: numbers, with the schema of the columns they were made of.
@@ -334,12 +334,15 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             X, y = self._validated(rows.X, rows.y, reset=True)
             return self._fit(replace(rows, X=X, y=y))
 
-    def _fit(self, rows: Rows) -> DistributedGPRegressor:
-        """Make a plan of the parameters, choose what they leave open, and fit."""
+    def _fit(self, rows: Rows, keep: np.ndarray | None = None) -> DistributedGPRegressor:
+        """Make a plan of the parameters, choose what they leave open, and fit.
+
+        The rows are those to `keep` of the ones that were given, and so are labels in `partition`.
+        """
         self._set_features(rows.schema)
         if RESOLVERS["normalize"]("normalize", self.normalize) or self.training is not None:
             check_varies(rows.targets)
-        plan = self._plan(rows.schema, len(rows))
+        plan = self._plan(rows.schema, len(rows), keep)
         check_rows(plan, rows)
         counted = rows.with_weight()
         if len(counted) < len(rows):
@@ -423,8 +426,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         given = {"sample_weight": sample_weight, "noise_variance": noise_variance}
         with self._changing():
             if not hasattr(self, "model_"):
-                return self._fit(self._read(X, y, given))
-            rows = self._read(X, y, given, self.model_.schema).with_weight()
+                return self._fit(*self._read(X, y, given))
+            rows = self._read(X, y, given, self.model_.schema)[0].with_weight()
             expected, came = len(self.model_.targets), rows.targets.shape[1]
             if came != expected:
                 raise ValueError(f"expected {expected} target columns as in fit, got {came}")
@@ -802,8 +805,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     def _read(
         self, X: object, y: ArrayLike, given: Mapping[str, Any], schema: Schema | None = None
-    ) -> Rows:
-        """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones."""
+    ) -> tuple[Rows, np.ndarray | None]:
+        """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones.
+
+        With them is told which of the rows given were kept; None for all.
+        """
         first, is_table, table = schema is None, frames.is_table(X), None
         labels = self._labels(is_table) if first else ()
         if first and is_table and (labels or self.missing == "impute" or not frames.is_plain(X)):
@@ -819,7 +825,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         X, y = self._validated(X, y, reset=first)
         if schema is None:
             schema = Schema(X.shape[1], names_of(self)) if table is None else Schema.of(table)
-        return Rows.of(X, y, schema, **given)
+        return Rows.of(X, y, schema, **given), keep
 
     def _labels(self, is_table: bool) -> tuple[str, ...]:
         """The columns whose numbers are labels; the parameters of reading are checked."""
@@ -840,9 +846,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         if schema.names is not None:
             self.feature_names_in_ = np.array(schema.names, dtype=object)
 
-    def _plan(self, schema: Schema | None, n: int) -> Plan:
+    def _plan(self, schema: Schema | None, n: int, keep: np.ndarray | None = None) -> Plan:
         """The plan of a fit, which with `warm_start` goes on from the last."""
-        plan = resolve(self.get_params(deep=False), schema, n)
+        given = self.get_params(deep=False)
+        if keep is not None and not isinstance(self.partition, str | Partition):
+            given["partition"] = kept(self.partition, keep, "partition")
+        plan = resolve(given, schema, n)
         if self._choice_holds():
             plan = plan.settled(self.settled_)
         if self.warm_start and hasattr(self, "model_"):

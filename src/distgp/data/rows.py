@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NOTHING_LEFT = "no row is left after dropping those with missing values"
 ABSENT = ("None", "nan", "<NA>", "NaT")
 """Texts of the values that libraries have for what is missing."""
+STRANGE = ("interval", "period")
+"""Types of pandas whose values become texts where they are categories."""
 Frame: TypeAlias = "IntoFrame | pa.RecordBatch"
 """A table of pandas, polars, pyarrow or a library like them."""
 
@@ -274,7 +276,7 @@ def to_arrow(X: Frame) -> pa.Table:
         if not X.columns.is_unique:
             twice = X.columns[X.columns.duplicated()][0]
             raise TableError(f"the table has more than one column {twice!r}: rename them")
-        X = X.rename(columns=str).reset_index(drop=True)
+        X = _with_texts(X.rename(columns=str).reset_index(drop=True))
     try:
         frame = nw.from_native(X)
         return (frame.collect() if isinstance(frame, nw.LazyFrame) else frame).to_arrow()
@@ -283,6 +285,13 @@ def to_arrow(X: Frame) -> pa.Table:
         raise TableError(
             f"the table has a column that mixes kinds of values ({said}): make it all numbers or all text"
         ) from error
+
+
+def _with_texts(X: Any) -> Any:
+    """Make texts such as "(0, 1]" of categories that Arrow has no type for: those of `pandas.cut`."""
+    of = {name: getattr(kind, "categories", None) for name, kind in X.dtypes.items()}
+    found = [n for n, c in of.items() if str(getattr(c, "dtype", "")).startswith(STRANGE)]
+    return X.assign(**{name: X[name].cat.rename_categories(str) for name in found})
 
 
 def learnt(

@@ -170,7 +170,8 @@ def serve(given: o.Given) -> None:
         terminal.tell(f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet)
 
     limits = {"max_rows": given.max_rows, "max_bytes": given.max_bytes}
-    server.serve(given.model, given.host, given.port, given.device, ready, **limits)
+    names = o.split_names(given.names)
+    server.serve(given.model, given.host, given.port, given.device, ready, names=names, **limits)
 
 
 def version(given: o.Given) -> None:

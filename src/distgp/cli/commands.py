@@ -28,7 +28,9 @@ def fit(given: o.Given) -> None:
     """Fit a model to a table and write it to a file."""
     from distgp.cli.streaming import fit_table
     from distgp.data.table import find
+    from distgp.files.model_file import check_name
 
+    check_name(given.output)
     terminal.refuse_existing(given.force, given.output)
     terminal.refuse_input(given.output, *find(given.data).paths)
     by, columns = o.columns_given(given)
@@ -102,6 +104,7 @@ def compare(given: o.Given) -> None:
     from distgp.cli.streaming import row_values
     from distgp.data import rows
     from distgp.data.table import Table
+    from distgp.files.writing import whole
     from distgp.plotting import comparison_figure, save_figure
 
     csv, picture = (Path(f"{given.output}{suffix}") for suffix in (".csv", ".png"))
@@ -130,8 +133,9 @@ def compare(given: o.Given) -> None:
             **row_values(table, by, keep),
         )
         others, kind = comparison.left_out(model), comparison.expert_of(model)
-    comparison.write_csv(results, csv)
-    save_figure(comparison_figure(results), picture)
+    with whole(csv) as one, whole(picture) as other:  # both, or none of them
+        comparison.write_csv(results, one)
+        save_figure(comparison_figure(results), other)
     if given.json:
         listed = [vars(result) for result in results]
         terminal.print_figures({"results": listed, "left_out": others, "csv": str(csv)}, True)

@@ -25,6 +25,7 @@ from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns
 from distgp.data.rows import as_numbers, refuse_dates
+from distgp.data.table import TableError
 from distgp.diagnostics.summary import Summary, relevance_of
 from distgp.engines import Engine
 from distgp.files import model_file
@@ -139,6 +140,11 @@ class ModelMixin(BaseEstimator, ABC):
         tags.target_tags.multi_output = True
         return tags
 
+    @property
+    def _takes_tables(self) -> bool:
+        """Whether tables may hold text, dates and missing values, as parameters say."""
+        return hasattr(self, "missing")
+
     @abstractmethod
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
@@ -151,9 +157,9 @@ class ModelMixin(BaseEstimator, ABC):
 
     def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
-        refuse_dates(X, y)
+        refuse_dates(X, y, self._takes_tables)
         options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "dtype": FLOATS}
-        with as_numbers("X and y"):
+        with as_numbers("X and y", self._takes_tables):
             if reset:
                 checked: Any = validate_data(self, X, y, ensure_min_samples=2, **options)  # pyright: ignore
             else:  # numbers by now, whose columns need no names
@@ -170,9 +176,15 @@ class ModelMixin(BaseEstimator, ABC):
         check_is_fitted(self)
         names = names_of(self)
         if names is not None and frames.is_table(X) and not frames.is_plain(X, names):
-            return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
-        refuse_dates(X)
-        with as_numbers("X"):
+            values, keep = frames.encoded(X, Columns.of_numbers(names), "drop", "refuse")
+            if lacking := int((~keep).sum()):
+                raise TableError(
+                    f"{lacking} of {len(keep)} rows have missing values: fill them in, or leave those "
+                    "rows out"
+                )
+            return values
+        refuse_dates(X, tables=self._takes_tables)
+        with as_numbers("X", self._takes_tables):
             if not _UNNAMED.get():
                 return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
             checked = check_array(X, dtype=FLOATS, estimator=self)  # pyright: ignore

@@ -341,7 +341,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         self._set_features(rows.schema)
         if RESOLVERS["normalize"]("normalize", self.normalize) or self.training is not None:
-            check_varies(rows.targets)
+            check_varies(rows.with_weight().targets)
         plan = self._plan(rows.schema, len(rows), keep)
         check_rows(plan, rows)
         counted = rows.with_weight()

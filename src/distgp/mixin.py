@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import (
     _check_n_features,  # pyright: ignore[reportPrivateUsage]
     check_array,
@@ -24,7 +25,7 @@ from sklearn.utils.validation import (
 from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns
-from distgp.data.rows import as_numbers, refuse_dates
+from distgp.data.rows import as_numbers, numbers_of_rows, observed_targets, refuse_dates
 from distgp.data.table import TableError
 from distgp.diagnostics.summary import Summary, relevance_of
 from distgp.engines import Engine
@@ -190,6 +191,17 @@ class ModelMixin(BaseEstimator, ABC):
             checked = check_array(X, dtype=FLOATS, estimator=self)  # pyright: ignore
             _check_n_features(self, checked, reset=False)
             return checked
+
+
+def r2_of(mean: np.ndarray, y: object, sample_weight: object) -> float:
+    """R² of means, of the rows that are predicted; targets and weights are checked."""
+    targets = observed_targets(y, mean.shape)
+    fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
+    weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
+    weight = None if weight is None else weight[fine]
+    if not fine.any():
+        return float("nan")
+    return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
 
 
 @contextmanager

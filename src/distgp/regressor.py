@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
@@ -40,7 +39,7 @@ from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
 from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin, names_of, unnamed_columns
+from distgp.mixin import ModelMixin, names_of, r2_of, unnamed_columns
 from distgp.model import Model, TargetModel
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
@@ -677,14 +676,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         -------
         float
         """
-        mean = self.predict(X)
-        targets = observed_targets(y, mean.shape)
-        fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
-        weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
-        weight = None if weight is None else weight[fine]
-        if not fine.any():
-            return float("nan")
-        return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
+        return r2_of(self.predict(X), y, sample_weight)
 
     def sample_y(
         self,

@@ -104,8 +104,6 @@ def compare(given: o.Given) -> None:
     from distgp.cli.streaming import row_values
     from distgp.data import rows
     from distgp.data.table import Table
-    from distgp.files.writing import whole
-    from distgp.plotting import comparison_figure, save_figure
 
     csv, picture = (Path(f"{given.output}{suffix}") for suffix in (".csv", ".png"))
     terminal.refuse_existing(given.force, csv, picture)
@@ -133,15 +131,23 @@ def compare(given: o.Given) -> None:
             **row_values(table, by, keep),
         )
         others, kind = comparison.left_out(model), comparison.expert_of(model)
-    with whole(csv) as one, whole(picture) as other:  # both, or none of them
-        comparison.write_csv(results, one)
-        save_figure(comparison_figure(results), other)
+    _write_both(results, csv, picture)
     if given.json:
         listed = [vars(result) for result in results]
         terminal.print_figures({"results": listed, "left_out": others, "csv": str(csv)}, True)
     else:
         terminal.print_results(results, others, kind)
         typer.echo(f"{csv}, {picture}")
+
+
+def _write_both(results: list[Result], csv: Path, picture: Path) -> None:
+    """Write the table of a comparison and its picture, or none of them."""
+    from distgp.files.writing import whole
+    from distgp.plotting import comparison_figure, save_figure
+
+    with whole(csv) as one, whole(picture) as other:
+        comparison.write_csv(results, one)
+        save_figure(comparison_figure(results), other)
 
 
 def info(given: o.Given) -> None:

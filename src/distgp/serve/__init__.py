@@ -89,7 +89,7 @@ def app(
     api.add_exception_handler(Exception, _internal_error)
     columns = model.model_.schema.columns or Columns.of_numbers(model.summary().columns)
     about = _about(model, columns) | {"max_rows": max_rows, "max_bytes": max_bytes}
-    about["max_json_bytes"] = min(max_bytes, MOST_JSON)
+    about["max_json_bytes"] = most_json = min(max_bytes, MOST_JSON)
     slots, held = asyncio.Semaphore(at_once or _predictions_at_once()), Held(4 * max_bytes)
 
     @api.get("/health")
@@ -108,7 +108,7 @@ def app(
         unknown: Literal["refuse", "new"] | None = None,
     ) -> Response:
         read, write = _forms(request)
-        most = min(max_bytes, MOST_JSON) if read is json_rows else max_bytes
+        most = most_json if read is json_rows else max_bytes
 
         def work(body: bytearray) -> Response:
             rows = read(body, columns, max_rows)

@@ -1,6 +1,7 @@
 """The estimator on sparse grids, through its public face."""
 
 import doctest
+import re
 import subprocess
 import sys
 
@@ -214,3 +215,24 @@ print(peak() - before)
 def test_the_example_in_the_documentation_runs():
     found = doctest.testmod(grid_regressor)
     assert found.attempted and not found.failed
+
+
+def test_messages_name_remedies_that_there_are():
+    """Missing values, texts and dates in tables are the other regressor's."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.uniform(size=(40, 2)), columns=["a", "b"])
+    y = table["a"].to_numpy()
+    gap = table.assign(a=table["a"].where(table.index != 3))
+    when = np.full((40, 1), np.datetime64("2024-01-01", "s"))
+    gp = SparseGridGP(level=2, training=None)
+    fitted = SparseGridGP(level=2, training=None).fit(table, y)
+    for call, remedy in (
+        (lambda: gp.fit(gap, y), "leave those rows out or fill them in"),
+        (lambda: gp.fit(table, gap["a"]), "leave those rows out or fill them in"),
+        (lambda: gp.fit(table.assign(c="x"), y), "pandas.to_numeric"),
+        (lambda: gp.fit(when, y), "make numbers in a unit of your choice"),
+        (lambda: fitted.predict(gap), "fill them in, or leave those rows out"),
+    ):
+        with pytest.raises(ValueError, match=remedy) as found:
+            call()
+        assert not re.search("missing=|dates=|--missing|may hold text", str(found.value))

@@ -253,3 +253,24 @@ def test_rows_that_are_alone_in_a_category_do_not_hide_others(share):
     odd[0, 0] = 1000.0
     assert found.mahalanobis(torch.as_tensor(odd)) > 100
     assert found.mahalanobis(torch.as_tensor(X[rare:])).mean() < 1
+
+
+def test_more_columns_than_rows_make_no_square_of_the_columns(tmp_path):
+    """The file holds the rows and a few numbers for each column; rows from elsewhere are still told."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 400))
+    gp = distgp.DistributedGPRegressor("exact", 1, training=None).fit(X, X[:, 0])
+    gp.save(tmp_path / "m")
+    assert (tmp_path / "m").stat().st_size < 3 * X.nbytes
+    inputs = distgp.load(tmp_path / "m").model_.inputs
+    assert inputs.L.shape == (400,)
+    by_hand = np.sqrt(np.square((X - X.mean(0)) / X.std(0)).sum(1)) / np.sqrt(1 + 1e-6)
+    np.testing.assert_allclose(inputs.distances(gp_inputs(gp, X)).numpy(), by_hand, rtol=1e-9)
+    near, away = rng.normal(size=(40, 400)), 3.0 + rng.normal(size=(40, 400))
+    assert np.median(gp.novelty(near)) < 1.1 and (gp.novelty(away) > 2).all()
+    assert gp.feature_relevance_.shape == (400,) and gp.feature_relevance_.min() > 0
+
+
+def gp_inputs(gp, X):
+    """Rows as the experts see them."""
+    return gp.model_.targets[0].scaling.inputs(X, gp.kernel_.variance)

@@ -11,8 +11,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from contextlib import nullcontext as nothing
 from pathlib import Path
 from statistics import NormalDist
@@ -233,6 +235,7 @@ def test_info_and_health(client):
         ],
         "max_rows": MOST_ROWS,
         "max_bytes": MOST_BYTES,
+        "max_json_bytes": MOST_BYTES,
     }
 
 
@@ -456,3 +459,167 @@ def test_an_empty_host_is_not_every_host(host):
 
     with pytest.raises(ValueError, match="expected the address to listen at"):
         _listening(host, 0)
+
+
+IMPATIENT = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from distgp import serve
+from distgp.serve import connections, rows
+connections.HEADERS = rows.PATIENCE = float(sys.argv[2])
+serve.serve(sys.argv[1], port=0, max_bytes=2**20, names=["gp.example"],
+            ready=lambda url: print(url, file=sys.stderr, flush=True))
+"""
+
+
+@pytest.fixture
+def impatient(folder):
+    """A server with 200 descriptors, and little patience where it is asked for."""
+    running = []
+
+    def begun(seconds):
+        running.append(start(folder, sys.executable, "-c", IMPATIENT, "grid", str(seconds)))
+        return started(running[-1])
+
+    yield begun
+    for server in running:
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.fixture
+def open_connection():
+    with ExitStack() as opened:
+
+        def connection(url):
+            host, port = url.removeprefix("http://").split(":")
+            return opened.enter_context(socket.create_connection((host, int(port)), timeout=60))
+
+        yield connection
+
+
+def test_idle_clients_are_left(impatient, open_connection):
+    """Clients that say nothing, half of their headers, half of their rows, or take no answer."""
+    server = impatient(0.5)
+    silent = [open_connection(server.url) for _ in range(2)]
+    silent[1].sendall(b"POST /predict HTTP/1.1\r\nHost: ")
+    for connection in silent:
+        assert connection.recv(100) == b""
+    with raw_request(server.url, 1000, b'{"rows": [') as connection:
+        said = connection.makefile("rb").read()
+        assert said.startswith(b"HTTP/1.1 408") and b"more slowly than 16,384 bytes" in said
+    again = open_connection(server.url)
+    for _ in range(2):  # a request that is answered gives time for another
+        again.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = b""
+        while not said.endswith(b'"ok"}'):
+            said += (came := again.recv(4096))
+            assert came
+    again.sendall(b"GET /he")
+    assert again.recv(100) == b""
+    deaf = open_connection(server.url)
+    asked = b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000_000
+    with pytest.raises(ConnectionError):
+        deaf.sendall(asked)
+    assert server.log.read_text().count("\n") == 1
+
+
+def connections_of(server):
+    """The sockets of a process that are connections."""
+    port = f":{int(server.url.rpartition(':')[2]):04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [line for line in lines if line[1].endswith(port) and line[3] == "01"]
+
+
+def test_more_clients_than_descriptors(impatient, open_connection):
+    server = impatient(60)
+    crowd = [open_connection(server.url) for _ in range(230)]
+    refused = [connection for connection in crowd if select.select([connection], [], [], 0.2)[0]]
+    assert len(refused) > 100
+    assert b" 503 " in refused[0].recv(4096)
+    for connection in crowd:
+        connection.close()
+    while connections_of(server):
+        time.sleep(0.05)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert server.log.read_text().count("\n") == 1
+
+
+def test_unfinished_requests_are_bounded_together(impatient):
+    server = impatient(60)
+    body = b"[" + b" " * (2**20 - 2)
+    waiting = [raw_request(server.url, 2**20, body) for _ in range(6)]
+    answered, _, _ = select.select(waiting, [], [], 60)
+    assert b" 503 " in answered[0].recv(4096)
+    for connection in waiting:
+        connection.close()
+    answer = {"rows": [[0.0, 0.0]]}
+    while httpx.post(f"{server.url}/predict", json=answer).status_code != 200:
+        time.sleep(0.05)
+
+
+def test_json_is_bounded(connect):
+    body = json.dumps({"rows": [[0.5, 1, 2.5]] * 600_000}).encode()
+    most = 2**23
+    headers = {"content-type": "application/json"}
+    with connect("grid") as client:
+        said = detail(client.post("/predict", content=body, headers=headers), 413)
+        assert f"expected at most {most:,} bytes" in said and "as Arrow" in said
+        assert client.get("/info").json()["max_json_bytes"] == most
+        table = pa.table({"x0": np.zeros(700_000), "x1": np.zeros(700_000)})
+        assert "at most 100,000 rows" in detail(post_arrow(client, arrow(table)), 413)
+
+
+def test_json_is_read_while_other_threads_go_on():
+    from distgp.serve import rows
+
+    ticks, ended, before = [], threading.Event(), sys.getswitchinterval()
+
+    def tick():
+        while not ended.wait(0.0001):
+            ticks.append(None)
+
+    body = bytearray(json.dumps({"rows": [{"a": 0.5}] * 200_000}).encode())
+    other = threading.Thread(target=tick)
+    other.start()
+    sys.setswitchinterval(1e-4)
+    try:
+        with pytest.raises(rows.HTTPException, match="expected at most 10 rows"):
+            rows.json_rows(body, distgp.data.encoding.Columns.of_numbers(["a"]), 10)
+        seen = len(ticks)
+    finally:
+        sys.setswitchinterval(before)
+        ended.set()
+        other.join()
+    assert seen > 5
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("attacker.example", 421),
+        ("attacker.example:80", 421),
+        ("localhost.attacker.example", 421),
+        ("127.0.0.1.attacker.example:8000", 421),
+        ("localhost:8000", 200),
+        ("LOCALHOST", 200),
+        ("127.0.0.1:9", 200),
+        ("[::1]:8000", 200),
+        ("192.0.2.7", 200),
+        ("gp.example:8000", 200),
+    ],
+)
+def test_the_server_answers_to_its_own_names_alone(named, host, status):
+    for path in ("/info", "/health"):
+        answer = httpx.get(f"{named.url}{path}", headers={"host": host})
+        assert answer.status_code == status, answer.text
+    if status == 421:
+        assert "--names" in answer.json()["detail"]
+
+
+@pytest.fixture(scope="module")
+def named(folder):
+    server = start(folder, COMMAND, "serve", "--port", "0", "--names", "gp.example, b", "grid")
+    yield started(server)
+    server.process.kill()
+    server.process.wait()

@@ -1,8 +1,10 @@
 """Threads sleep where there is nothing to do, and the user's own wishes are respected."""
 
 import os
+import pickle
 import subprocess
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,3 +104,24 @@ def test_nothing_that_may_run_in_threads_changes_the_filters_of_warnings():
     package = Path(distgp.__file__).parent
     found = [p for p in package.rglob("*.py") if "warnings.catch_warnings(" in p.read_text()]
     assert {path.relative_to(package).as_posix() for path in found} == own
+
+
+def test_updates_in_several_threads_are_all_kept():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    gp = distgp.DistributedGPRegressor("exact", 1, training=None)
+    start = threading.Barrier(8)
+
+    def update(i):
+        start.wait()
+        gp.partial_fit(X[10 * i : 10 * i + 10], X[10 * i : 10 * i + 10, 0])
+
+    for begun in (False, True):  # the first call fits, also where eight are the first
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(update, range(8)))
+        assert gp.n_experts_ == (16 if begun else 8)
+    again = pickle.loads(pickle.dumps(gp)).partial_fit(X[80:], X[80:, 0])
+    assert (again.n_experts_, gp.n_experts_) == (17, 16)
+    with pytest.raises(ValueError, match="target columns"):
+        again.partial_fit(X, X)
+    assert again.n_experts_ == 17

@@ -185,3 +185,10 @@ def test_mistakes_in_forgetting_are_told():
     for which in (2, -3, [0, 1], [], "first", 0.5):
         with pytest.raises(ValueError, match="places of some of the 2 experts, 0 to 1, not of all"):
             gp.drop_experts(which)
+
+
+def test_a_target_that_is_constant_among_the_rows_that_count_is_refused():
+    X, y = data(30)
+    weight = (np.arange(30) % 3 > 0).astype(float)
+    with pytest.raises(ValueError, match=r"y is constant \(2 in all 20 rows\)"):
+        DistributedGPRegressor().fit(X, np.where(weight > 0, 2.0, y), weight)

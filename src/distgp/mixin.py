@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import (
     _check_n_features,  # pyright: ignore[reportPrivateUsage]
     check_array,
@@ -24,7 +25,8 @@ from sklearn.utils.validation import (
 from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns
-from distgp.data.rows import as_numbers, refuse_dates
+from distgp.data.rows import as_numbers, numbers_of_rows, observed_targets, refuse_dates
+from distgp.data.table import TableError
 from distgp.diagnostics.summary import Summary, relevance_of
 from distgp.engines import Engine
 from distgp.files import model_file
@@ -139,6 +141,11 @@ class ModelMixin(BaseEstimator, ABC):
         tags.target_tags.multi_output = True
         return tags
 
+    @property
+    def _takes_tables(self) -> bool:
+        """Whether tables may hold text, dates and missing values, as parameters say."""
+        return hasattr(self, "missing")
+
     @abstractmethod
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
@@ -151,9 +158,9 @@ class ModelMixin(BaseEstimator, ABC):
 
     def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
-        refuse_dates(X, y)
+        refuse_dates(X, y, self._takes_tables)
         options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "dtype": FLOATS}
-        with as_numbers("X and y"):
+        with as_numbers("X and y", self._takes_tables):
             if reset:
                 checked: Any = validate_data(self, X, y, ensure_min_samples=2, **options)  # pyright: ignore
             else:  # numbers by now, whose columns need no names
@@ -170,14 +177,31 @@ class ModelMixin(BaseEstimator, ABC):
         check_is_fitted(self)
         names = names_of(self)
         if names is not None and frames.is_table(X) and not frames.is_plain(X, names):
-            return frames.encoded(X, Columns.of_numbers(names), "refuse", "refuse")[0]
-        refuse_dates(X)
-        with as_numbers("X"):
+            values, keep = frames.encoded(X, Columns.of_numbers(names), "drop", "refuse")
+            if lacking := int((~keep).sum()):
+                raise TableError(
+                    f"{lacking} of {len(keep)} rows have missing values: fill them in, or leave those "
+                    "rows out"
+                )
+            return values
+        refuse_dates(X, tables=self._takes_tables)
+        with as_numbers("X", self._takes_tables):
             if not _UNNAMED.get():
                 return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
             checked = check_array(X, dtype=FLOATS, estimator=self)  # pyright: ignore
             _check_n_features(self, checked, reset=False)
             return checked
+
+
+def r2_of(mean: np.ndarray, y: object, sample_weight: object) -> float:
+    """R² of means, of the rows that are predicted; targets and weights are checked."""
+    targets = observed_targets(y, mean.shape)
+    fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
+    weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
+    weight = None if weight is None else weight[fine]
+    if not fine.any():
+        return float("nan")
+    return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, .
     columns, name = rows.targets.T, plan.target_transform
     if name is None:
         return rows, (None,) * len(columns)
-    transforms = tuple(transform_of(name, column) for column in columns)
+    transforms = tuple(transform_of(name, column, rows.weight) for column in columns)
     z = np.stack([t.forward(y) for t, y in zip(transforms, columns, strict=True)], -1)
     return replace(rows, y=z.reshape(rows.y.shape)), transforms
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
@@ -39,7 +39,7 @@ from distgp.diagnostics.novelty import novelty
 from distgp.engines import Engine
 from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin, names_of, unnamed_columns
+from distgp.mixin import ModelMixin, names_of, r2_of, unnamed_columns
 from distgp.model import Model, TargetModel
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
@@ -313,8 +313,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             "time": column_of(X, time, "time"),
             "groups": column_of(X, groups, "groups"),
         }
-        with self._unchanged_on_failure():
-            return self._fit(self._read(X, y, given))
+        with self._changing():
+            return self._fit(*self._read(X, y, given))
 
     def fit_rows(self, rows: Rows) -> DistributedGPRegressor:
         """Fit rows that were read already: numbers, with the schema of the columns they were made of.
@@ -329,16 +329,19 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         DistributedGPRegressor
             The estimator itself.
         """
-        with self._unchanged_on_failure():
+        with self._changing():
             X, y = self._validated(rows.X, rows.y, reset=True)
             return self._fit(replace(rows, X=X, y=y))
 
-    def _fit(self, rows: Rows) -> DistributedGPRegressor:
-        """Make a plan of the parameters, choose what they leave open, and fit."""
+    def _fit(self, rows: Rows, keep: np.ndarray | None = None) -> DistributedGPRegressor:
+        """Make a plan of the parameters, choose what they leave open, and fit.
+
+        The rows are those to `keep` of the ones that were given, and so are labels in `partition`.
+        """
         self._set_features(rows.schema)
         if RESOLVERS["normalize"]("normalize", self.normalize) or self.training is not None:
-            check_varies(rows.targets)
-        plan = self._plan(rows.schema, len(rows))
+            check_varies(rows.with_weight().targets)
+        plan = self._plan(rows.schema, len(rows), keep)
         check_rows(plan, rows)
         counted = rows.with_weight()
         if len(counted) < len(rows):
@@ -385,7 +388,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
         check_choices(missing=missing, dates=dates)
-        with self._unchanged_on_failure():
+        with self._changing():
             files = ParquetRows.open(str(path))
             plan = self._plan(None, files.n)
             check_files(plan)
@@ -419,16 +422,16 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         DistributedGPRegressor
             The estimator itself.
         """
-        if not hasattr(self, "model_"):
-            return self.fit(X, y, sample_weight, noise_variance=noise_variance)
         given = {"sample_weight": sample_weight, "noise_variance": noise_variance}
-        rows = self._read(X, y, given, self.model_.schema).with_weight()
-        expected, came = len(self.model_.targets), rows.targets.shape[1]
-        if came != expected:
-            raise ValueError(f"expected {expected} target columns as in fit, got {came}")
-        with gradients():
+        with self._changing():
+            if not hasattr(self, "model_"):
+                return self._fit(*self._read(X, y, given))
+            rows = self._read(X, y, given, self.model_.schema)[0].with_weight()
+            expected, came = len(self.model_.targets), rows.targets.shape[1]
+            if came != expected:
+                raise ValueError(f"expected {expected} target columns as in fit, got {came}")
             self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
-        self._combinations = {}
+            self._combinations = {}
         return self
 
     def drop_experts(self, which: int | Sequence[int]) -> DistributedGPRegressor:
@@ -449,17 +452,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             The estimator itself.
         """
         check_is_fitted(self)
-        M = self.n_experts_
-        asked = np.atleast_1d(np.asarray(which))
-        whole = asked.dtype.kind in "iu" and asked.ndim == 1
-        fine = whole and bool((np.abs(asked + 0.5) < M).all())
-        places = sorted({int(i) % M for i in asked}) if fine else []
-        if not places or len(places) == M:
-            raise ValueError(
-                f"which must be places of some of the {M} experts, 0 to {M - 1}, not of all, got {which!r}"
-            )
-        self.model_ = pipeline.without_experts(self._plan_of_update(), self.model_, places)
-        self._combinations = {}
+        with self._changing():
+            places = _places(which, self.n_experts_)
+            self.model_ = pipeline.without_experts(self._plan_of_update(), self.model_, places)
+            self._combinations = {}
         return self
 
     def gather(self) -> DistributedGPRegressor:
@@ -468,9 +464,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
         """
         check_is_fitted(self)
-        self.model_ = self.model_.gathered()
-        self._combinations = {}
-        self.close()
+        with self._changing():
+            self.model_ = self.model_.gathered()
+            self._combinations = {}
+            self.close()
         return self
 
     def predict(
@@ -679,14 +676,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         -------
         float
         """
-        mean = self.predict(X)
-        targets = observed_targets(y, mean.shape)
-        fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
-        weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
-        weight = None if weight is None else weight[fine]
-        if not fine.any():
-            return float("nan")
-        return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
+        return r2_of(self.predict(X), y, sample_weight)
 
     def sample_y(
         self,
@@ -807,8 +797,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     def _read(
         self, X: object, y: ArrayLike, given: Mapping[str, Any], schema: Schema | None = None
-    ) -> Rows:
-        """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones."""
+    ) -> tuple[Rows, np.ndarray | None]:
+        """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones.
+
+        With them is told which of the rows given were kept; None for all.
+        """
         first, is_table, table = schema is None, frames.is_table(X), None
         labels = self._labels(is_table) if first else ()
         if first and is_table and (labels or self.missing == "impute" or not frames.is_plain(X)):
@@ -824,7 +817,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         X, y = self._validated(X, y, reset=first)
         if schema is None:
             schema = Schema(X.shape[1], names_of(self)) if table is None else Schema.of(table)
-        return Rows.of(X, y, schema, **given)
+        return Rows.of(X, y, schema, **given), keep
 
     def _labels(self, is_table: bool) -> tuple[str, ...]:
         """The columns whose numbers are labels; the parameters of reading are checked."""
@@ -845,9 +838,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         if schema.names is not None:
             self.feature_names_in_ = np.array(schema.names, dtype=object)
 
-    def _plan(self, schema: Schema | None, n: int) -> Plan:
+    def _plan(self, schema: Schema | None, n: int, keep: np.ndarray | None = None) -> Plan:
         """The plan of a fit, which with `warm_start` goes on from the last."""
-        plan = resolve(self.get_params(deep=False), schema, n)
+        given = self.get_params(deep=False)
+        if keep is not None and not isinstance(self.partition, str | Partition):
+            given["partition"] = kept(self.partition, keep, "partition")
+        plan = resolve(given, schema, n)
         if self._choice_holds():
             plan = plan.settled(self.settled_)
         if self.warm_start and hasattr(self, "model_"):
@@ -881,17 +877,27 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return self
 
     @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
-        """A fit that fails leaves what was fitted before; it has gradients whatever the caller has."""
+    def _changing(self) -> Iterator[None]:
+        """Change what is fitted, one thread at a time, with gradients whatever the caller has.
+
+        A change that fails leaves what was fitted before.
+        """
         attributes = vars(self)
-        before = attributes.copy()
-        try:
-            with gradients():
-                yield
-        except BaseException:
-            attributes.clear()
-            attributes.update(before)
-            raise
+        with attributes.setdefault("_lock", RLock()):
+            before = attributes.copy()
+            try:
+                with gradients():
+                    yield
+            except BaseException:
+                for name in attributes.keys() - before.keys():
+                    del attributes[name]
+                attributes.update(before)
+                raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which is of this process."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_lock"}
 
     def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
@@ -958,6 +964,19 @@ def _central(coverage: float) -> list[float]:
     """The two probabilities that a central interval of this coverage ends at."""
     half = 0.5 * a_probability("coverage", coverage)
     return [0.5 - half, 0.5 + half]
+
+
+def _places(which: int | Sequence[int], M: int) -> list[int]:
+    """The places of some of M experts, counted from the start; refused where they are not, or all."""
+    asked = np.atleast_1d(np.asarray(which))
+    whole = asked.dtype.kind in "iu" and asked.ndim == 1
+    fine = whole and bool((np.abs(asked + 0.5) < M).all())
+    places = sorted({int(i) % M for i in asked}) if fine else []
+    if not places or len(places) == M:
+        raise ValueError(
+            f"which must be places of some of the {M} experts, 0 to {M - 1}, not of all, got {which!r}"
+        )
+    return places
 
 
 def _blanked(values: np.ndarray, keep: np.ndarray | None) -> np.ndarray:

@@ -249,6 +249,22 @@ def test_compare(run, folder):
     assert "ridge regression (baseline)" in done.stdout
 
 
+def test_a_comparison_whose_picture_cannot_be_written_leaves_no_table(folder, tmp_path):
+    """A limit on the size of files, which the table keeps and the picture does not."""
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, 2**14)); "
+        "from distgp.cli import main; main()"
+    )
+    arguments = ["compare", f"{folder}/train.csv", "--target", "level", "--features", "east", "-q"]
+    arguments += ["--expert", "exact", "--n-experts", "2", "--training", "none"]
+    arguments += ["-o", f"{tmp_path}/few"]
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_compare_prints_one_object_for_programs(run, folder):
     done = run(
         "compare", "train.csv", "--target", "level", "--features", "east", "-o", "json",

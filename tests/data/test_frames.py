@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -10,7 +12,9 @@ import pytest
 
 import distgp
 from distgp import DistributedGPRegressor
+from distgp.data import rows as frames
 from distgp.data.rows import is_plain, is_table, to_arrow
+from distgp.data.table import TableError
 
 FIXED = {"expert": "sparse", "n_inducing": 60, "n_iter": 20}
 
@@ -378,3 +382,59 @@ def test_targets_that_are_dates_or_durations_are_refused(of, kind):
             gp.fit(table, y).score(table, dates)
         with pytest.raises(ValueError, match=r"dates or durations"):
             gp.partial_fit(table, dates)
+
+
+def test_labels_of_rows_that_are_dropped_are_dropped_too():
+    table, y = rows(60)
+    y = y.copy()
+    label = np.arange(len(table)) % 3
+    table.loc[4, "east"], y[7] = np.nan, np.nan
+    whole = np.delete(np.arange(len(table)), [4, 7])
+    for X in (table, table[["east"]]):
+        options = {"expert": "exact", "training": None, "missing": "drop", "dates": "expand"}
+        gp = DistributedGPRegressor(partition=label, **options).fit(X, y)
+        by_hand = DistributedGPRegressor(partition=label[whole], **options)
+        by_hand.fit(X.iloc[whole], y[whole])
+        np.testing.assert_array_equal(gp.predict(X.iloc[:4]), by_hand.predict(X.iloc[:4]))
+        with pytest.raises(ValueError, match="partition must have one value for each of the"):
+            DistributedGPRegressor(partition=label[1:], **options).fit(X, y)
+
+
+@pytest.mark.parametrize("cut", [pd.cut, pd.qcut])
+def test_intervals_are_categories_by_their_texts(cut):
+    table, y = rows(60)
+    table["depth"] = cut(table["east"], 3)
+    gp = DistributedGPRegressor(expert="exact", training=None, dates="expand").fit(table, y)
+    (depth,) = (column for column in gp.table_.inputs if column.name == "depth")
+    assert set(depth.categories) == {str(one) for one in table["depth"].cat.categories}
+    written = table.assign(depth=table["depth"].astype(str))
+    np.testing.assert_array_equal(gp.predict(written), gp.predict(table))
+
+
+def test_categories_of_what_is_no_text_number_or_date_are_refused():
+    table = rows(60)[0].assign(depth=pd.Categorical([(1, 2), (3, 4)] * 30))
+    with pytest.raises(TableError, match=r"'depth' is dictionary.*expected numbers, text or dates"):
+        DistributedGPRegressor(dates="expand").fit(table, rows(60)[1])
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_dates_of_all_centuries(unit, zone):
+    """The days of the calendar, told by Python's own, also where nanoseconds have no room for them."""
+    years = np.array([1, 1500, 1683, 1684, 1970, 2255, 2256, 9000])
+    dates = [datetime.date(int(year), 1, 14) for year in years]
+    stamps = pd.Series(dates).astype(f"datetime64[{unit}]").dt.tz_localize(zone)
+    table = pd.DataFrame({"when": stamps, "east": np.arange(8.0)})
+    gp = DistributedGPRegressor(expert="exact", training=None, dates="expand", noise=1e-6)
+    gp.fit(table, years.astype(float))
+    days = [(date - datetime.date(1970, 1, 1)).days for date in dates]
+    found, _ = frames.encoded(table, gp.model_.schema.columns, "refuse", "refuse")
+    np.testing.assert_array_equal(found[:, 0], days)
+    assert np.isfinite(gp.predict(table)).all()
+
+
+def test_dates_too_far_to_count_are_refused():
+    stamps = np.array(["2000-01-01", "400000-01-01"] * 20, dtype="datetime64[s]")
+    table = pd.DataFrame({"when": stamps, "east": np.arange(40.0)})
+    with pytest.raises(TableError, match="'when' holds dates more than 290,000 years from 1970"):
+        DistributedGPRegressor(dates="expand").fit(table, np.arange(40.0))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from distgp import DistributedGPRegressor
 from distgp.likelihoods.transforms import Log, YeoJohnson, transform_of
 
 Y = np.array([-300.0, -2.0, -1e-6, 0.0, 1e-6, 0.5, 3.0, 1e4])
@@ -63,3 +64,27 @@ def test_quadrature_gives_the_log_normals_moments():
 def test_the_logarithm_refuses_what_is_not_positive():
     with pytest.raises(ValueError, match=r"needs positive targets, got 2 of 3 at or below 0"):
         transform_of("log", np.array([1.0, 0.0, -2.0]))
+
+
+def test_the_power_counts_weights_as_copies():
+    rng = np.random.default_rng(0)
+    y = np.r_[rng.lognormal(size=60), rng.normal(size=40)]
+    weight = np.r_[np.ones(60), np.full(40, 9.0)]
+    plain, found = YeoJohnson.of(y), YeoJohnson.of(y, weight)
+    copied = YeoJohnson.of(np.repeat(y, weight.astype(int)))
+    np.testing.assert_allclose([found.power, found.scale], [copied.power, copied.scale], rtol=1e-6)
+    assert abs(found.power - plain.power) > 0.1
+    assert YeoJohnson.of(y, np.full(100, 3.0)) == plain
+    assert YeoJohnson.of(y, 0.1 * weight).power == pytest.approx(found.power, 1e-6)
+
+
+def test_models_of_transformed_targets_count_weights_as_copies():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, size=(40, 1))
+    y = np.exp(2 * X[:, 0] + 0.3 * rng.normal(size=40))
+    weight = 1 + np.arange(40) % 2
+    which = np.repeat(np.arange(40), weight)
+    gp = DistributedGPRegressor("exact", 1, training=None, target_transform="yeo-johnson")
+    one = gp.fit(X, y, weight).predict(X, return_std=True)
+    many = gp.fit(X[which], y[which]).predict(X, return_std=True)
+    np.testing.assert_allclose(one, many, rtol=1e-6)

@@ -95,3 +95,9 @@ def test_no_autograd_through_the_factorisation(monkeypatch):
     with torch.no_grad():
         ExactExpert().objective(theta, data)
     assert calls == {"cholesky": 2, "inverse": 1}
+
+
+def test_nothing_is_measured_where_few_rows_leave_nothing_to_polish(monkeypatch):
+    """Measuring the kernel takes seconds where there are thousands of columns."""
+    monkeypatch.setattr("distgp.experts.cost.cost_of_objective", lambda *_: pytest.fail("measured"))
+    assert ExactExpert().polish_for(60, 6000, torch.zeros(()), 100.0) == 0

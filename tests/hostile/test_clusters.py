@@ -137,6 +137,34 @@ def test_a_cluster_of_our_own_is_reached_from_here_alone_and_with_its_token():
     TALLY["Ray faults", "held: a clear error"] += 1
 
 
+TOKEN = """
+    import os, stat, sys
+    from pathlib import Path
+    from distgp.engines import ray_pool
+    folder, kind = Path.home() / ".ray", sys.argv[1]
+    token = folder / "auth_token"
+    if kind == "open":
+        folder.mkdir()
+        token.write_text("f" * 64)
+        token.chmod(0o644)
+    ray_pool.ray.init = lambda **options: (_ for _ in ()).throw(KeyboardInterrupt)
+    try:
+        ray_pool.start()
+    except KeyboardInterrupt:
+        from ray._raylet import AuthenticationTokenLoader
+        known = AuthenticationTokenLoader.instance().has_token()
+        print(oct(stat.S_IMODE(token.stat().st_mode)), len(token.read_text()), known)
+"""
+
+
+@pytest.mark.parametrize("kind", ["new", "open"])
+def test_the_token_of_a_cluster_of_our_own_is_for_its_owner_alone(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    assert driver(TOKEN, kind) == "0o600 64 True\n"
+
+
 OPEN = """
     import os, warnings
     os.environ["RAY_AUTH_MODE"] = "disabled"

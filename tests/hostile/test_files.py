@@ -2,11 +2,14 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
 from hostile.trial import data, tiny
 
+import distgp
 from distgp.files.writing import check_writable, whole
 
 
@@ -77,6 +80,43 @@ def test_what_fails_in_between_leaves_what_was_there(tmp_path):
         with pytest.raises(error):
             fail(error)
         assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
+
+
+KILLED = """
+import sys
+import numpy as np, distgp
+X = np.random.default_rng(0).normal(size=(300_000, 20))
+gp = distgp.DistributedGPRegressor("nearest", 1, training=None, n_inducing=0).fit(X, X[:, 0])
+print("fitted", flush=True)
+while True:
+    gp.save(sys.argv[1])
+"""
+
+
+def test_what_a_killed_save_has_left_is_removed_by_the_next(model, tmp_path):
+    """Rows must not stay behind, under whatever name the library that writes them gave to them."""
+    path = tmp_path / "m.safetensors"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE
+    ) as saving:
+        assert saving.stdout.readline() == b"fitted\n"
+        while not [file for file in tmp_path.rglob("*") if file != path and size(file) > 1_000_000]:
+            assert saving.poll() is None
+        saving.kill()
+    left = [file for file in tmp_path.iterdir() if file != path]
+    assert len(left) == 1 and stat.S_IMODE(left[0].stat().st_mode) == 0o700
+    with whole(path) as part:  # who still writes keeps what there is
+        model.save(path)
+        part.write_bytes(path.read_bytes())
+    assert [*tmp_path.iterdir()] == [path] and distgp.load(path).n_experts_ == model.n_experts_
+
+
+def size(file):
+    """The bytes of a file that may go at any moment; 0 for folders."""
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 def test_no_room_on_the_disk_is_told_as_such(model, tmp_path, monkeypatch):

@@ -4,13 +4,14 @@ import datetime
 import decimal
 import fractions
 import math
+import os
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hostile.trial import data, outcome, times, tiny
+from hostile.trial import data, outcome, times, tiny, unclear
 
 import distgp
 from distgp.aggregation import GRBCM, Opt, TwoLevel
@@ -189,3 +190,16 @@ def test_predictions_of_transformed_targets_are_finite_or_refused(transform):
     assert np.isfinite(gp.predict(X, return_std=True)).all()
     with pytest.raises(ValueError, match=r"in other units"):
         tiny(target_transform="yeo-johnson").fit(X, y * 1e200)
+
+
+def test_an_error_of_another_library_is_seen_wherever_it_lies(tmp_path):
+    """Also in a folder named distgp, as that of a clone is, which holds all libraries it was tried with."""
+    code = "def refuse():\n    raise ValueError('a clear text')\n"
+    inside = os.path.join(os.path.dirname(distgp.__file__), "refusing.py")
+    outside = tmp_path / "distgp" / ".venv" / "site-packages" / "other" / "refusing.py"
+    for place, fine in ((inside, True), (str(outside), False)):
+        space = {}
+        exec(compile(code, place, "exec"), space)
+        with pytest.raises(ValueError, match="a clear text") as found:
+            space["refuse"]()
+        assert (unclear(found.value) is None) == fine

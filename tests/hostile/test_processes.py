@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_signals_at_any_moment(folder, tmp_path):
         parts = [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
         assert not parts or number == signal.SIGKILL
         for path in parts:
-            path.unlink()
+            shutil.rmtree(path)
         done = (
             "held: finished first"
             if process.returncode == 0

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import shutil
 import warnings
 
 import numpy as np
@@ -160,6 +162,52 @@ def test_other_encodings_name_the_file(tmp_path):
         "fit", tmp_path / "latin.csv", "--target", "y", "-o", tmp_path / "m.st", fails=True
     )
     assert "latin.csv is not written in UTF-8" in " ".join(done.output.split())
+
+
+def odd(path):
+    """A name beside a path, in Latin-1, as old archives have them."""
+    return path.parent / os.fsdecode("é".encode("latin1") + os.fsencode(path.name))
+
+
+def test_names_that_are_not_utf_8(model, tmp_path):
+    plain, named = tmp_path / "plain.csv", tmp_path / "named.csv"
+    frame(40).assign(country="DE").to_csv(plain, index=False)
+    named.write_bytes(plain.read_text().replace("a,", "ä,", 1).encode("latin1"))
+    for read in (("fit", named, "--target", "y"), ("predict", model, named)):
+        out = run_command(*read, "-o", tmp_path / "o.csv", fails=True).output
+        assert "names of its columns are not written in UTF-8" in out and out.count("\n") == 1
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(plain, odd(folder / "a.csv"))
+    for table in (odd(folder / "a.csv"), folder, f"{folder}/*.csv", odd(folder / "nowhere.csv")):
+        out = run_command("predict", model, table, "-o", tmp_path / "o.csv", fails=True)
+        assert "is not written in UTF-8: rename it" in out.output, out.output
+    run_command("predict", model, plain, "-o", odd(tmp_path / "o.csv"))
+    assert len(pd.read_csv(odd(tmp_path / "o.csv"))) == 40
+    out = run_command("fit", plain, "--target", "y", "-o", odd(tmp_path / "m"), fails=True)
+    assert "cannot write" in out.output and "give another" in out.output
+    assert len([*tmp_path.iterdir()]) == 4
+
+
+def test_long_rows_are_read_by_all_commands_alike(model, tmp_path):
+    path, read = tmp_path / "long.csv", []
+    for mebibytes in (3, 20, 40):
+        table = frame(40).assign(note="x", country="DE")
+        table.loc[20, "note"] = "x" * 2**20 * mebibytes
+        table.to_csv(path, index=False)
+        fails = mebibytes == 40
+        fit = ["fit", path, "--target", "y", "--drop", "note", "-o", tmp_path / "m", "--force"]
+        few = ["--expert", "exact", "--n-experts", "1", "--training", "none"]
+        said = [
+            run_command(*fit, *few, fails=fails).output,
+            run_command(
+                "predict", model, path, "-o", tmp_path / "o.csv", "--force", fails=fails
+            ).output,
+            run_command("score", model, path, "--target", "y", fails=fails).output,
+        ]
+        assert not fails or all("a row has more than 16 MiB" in one for one in said)
+        read.append(not fails)
+    assert read == [True, True, False]
 
 
 def test_typing_mistakes_do_not_drop_rows(tmp_path):

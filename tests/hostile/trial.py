@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import sklearn
 
 import distgp
 from distgp.engines import EngineError
@@ -20,8 +21,8 @@ TALLY: Counter[tuple[str, str]] = Counter()
 """How often each kind of trial ended in each way."""
 CLEAR = (ValueError, TypeError, OverflowError, OSError, EngineError, MemoryError)
 """What users may be told of: each names what was expected, what came, and what to do."""
-OURS = ("/distgp/", "/sklearn/")
-"""Whose code may raise it: our own, and scikit-learn's checks of inputs."""
+OURS = tuple(os.path.dirname(os.path.abspath(package.__file__)) for package in (distgp, sklearn))
+"""Folders of those whose code may raise it: our own, and scikit-learn's checks of inputs."""
 
 
 def times(quick: int, full: int) -> int:
@@ -58,7 +59,7 @@ def unclear(error: Exception) -> str | None:
     if not isinstance(error, CLEAR):
         return "of a kind that tells of a mistake of our own"
     where = traceback.extract_tb(error.__traceback__)[-1].filename
-    if not any(part in where for part in OURS):
+    if not os.path.abspath(where).startswith(tuple(folder + os.sep for folder in OURS)):
         return f"raised below us, in {where}"
     text = str(error)
     if not text.strip() or len(text) > 2000:

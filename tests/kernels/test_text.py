@@ -444,3 +444,16 @@ def test_known_periods_forecast_where_a_smooth_kernel_cannot():
 
     assert error("periodic(24) + periodic(168) + matern52") < 0.1 < 0.5 < error("matern52(24)")
     assert error("matern52") > 0.5
+
+
+def test_a_text_with_very_many_factors_is_refused():
+    most = " * ".join(["rbf"] * 100)
+    assert parse(most).count() == 100
+    nested = f"({' * '.join(['rbf'] * 60)} + linear) * ({' * '.join(['rbf'] * 60)} + linear)"
+    for text, count in (
+        (f"{most} * rbf", "101"),
+        (" * ".join(["rbf"] * 714), "714"),
+        (nested, "122"),
+    ):
+        with pytest.raises(ParameterError, match=f"expected at most 100 kernels, got {count}"):
+            parse(text)

@@ -28,7 +28,9 @@ def fit(given: o.Given) -> None:
     """Fit a model to a table and write it to a file."""
     from distgp.cli.streaming import fit_table
     from distgp.data.table import find
+    from distgp.files.model_file import check_name
 
+    check_name(given.output)
     terminal.refuse_existing(given.force, given.output)
     terminal.refuse_input(given.output, *find(given.data).paths)
     by, columns = o.columns_given(given)
@@ -102,7 +104,6 @@ def compare(given: o.Given) -> None:
     from distgp.cli.streaming import row_values
     from distgp.data import rows
     from distgp.data.table import Table
-    from distgp.plotting import comparison_figure, save_figure
 
     csv, picture = (Path(f"{given.output}{suffix}") for suffix in (".csv", ".png"))
     terminal.refuse_existing(given.force, csv, picture)
@@ -130,14 +131,23 @@ def compare(given: o.Given) -> None:
             **row_values(table, by, keep),
         )
         others, kind = comparison.left_out(model), comparison.expert_of(model)
-    comparison.write_csv(results, csv)
-    save_figure(comparison_figure(results), picture)
+    _write_both(results, csv, picture)
     if given.json:
         listed = [vars(result) for result in results]
         terminal.print_figures({"results": listed, "left_out": others, "csv": str(csv)}, True)
     else:
         terminal.print_results(results, others, kind)
         typer.echo(f"{csv}, {picture}")
+
+
+def _write_both(results: list[Result], csv: Path, picture: Path) -> None:
+    """Write the table of a comparison and its picture, or none of them."""
+    from distgp.files.writing import whole
+    from distgp.plotting import comparison_figure, save_figure
+
+    with whole(csv) as one, whole(picture) as other:
+        comparison.write_csv(results, one)
+        save_figure(comparison_figure(results), other)
 
 
 def info(given: o.Given) -> None:
@@ -170,7 +180,8 @@ def serve(given: o.Given) -> None:
         terminal.tell(f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet)
 
     limits = {"max_rows": given.max_rows, "max_bytes": given.max_bytes}
-    server.serve(given.model, given.host, given.port, given.device, ready, **limits)
+    names = o.split_names(given.names)
+    server.serve(given.model, given.host, given.port, given.device, ready, names=names, **limits)
 
 
 def version(given: o.Given) -> None:

@@ -333,6 +333,12 @@ TABLE = (
         "host", str, "address to listen at; 0.0.0.0 for other machines too", "serve", "127.0.0.1"
     ),
     Option("port", int, "port to listen at; 0 for a free one", "serve", 8000),
+    Option(
+        "names",
+        Text,
+        "names by which clients may call the server, by comma; default: localhost and addresses alone",
+        "serve",
+    ),
     Option("max_rows", int, "rows of one request, at most", "serve", 100_000),
     Option("max_bytes", int, "bytes of one request, at most", "serve", 2**26),
     Option("device", str, "cpu or cuda", FITS),

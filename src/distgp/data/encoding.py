@@ -36,7 +36,12 @@ Kind = Literal["number", "category", "date"]
 TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "number": (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal),
     "date": (types.is_timestamp, types.is_date),
-    "category": (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary),
+    "category": (
+        types.is_string,
+        types.is_large_string,
+        types.is_string_view,
+        lambda type_: types.is_dictionary(type_) and kind_of(type_.value_type) != "other",
+    ),
     "empty": (types.is_null,),
 }
 CHOICES = {
@@ -144,8 +149,10 @@ class Column:
 
     def _waves(self, values: Values) -> np.ndarray:
         """Give days since 1970 for trends, and the phase in year, week and day for cycles."""
-        stamps = self._stamps(values).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        micros = pc.fill_null(stamps.cast(pa.float64()), math.nan).to_numpy(zero_copy_only=False)
+        stamps = self._micros(self._stamps(values), "").cast(pa.int64())
+        # Beyond 2⁵³ microseconds, 285 years from 1970, a number of float64 loses some of them.
+        micros = stamps.cast(pa.float64(), safe=False)
+        micros = pc.fill_null(micros, math.nan).to_numpy(zero_copy_only=False)
         days = micros / 1e6 / 86_400.0
         phases = [(days - CYCLES[cycle][0]) / CYCLES[cycle][1] for cycle in self._cycles]
         angles = [2.0 * math.pi * (phase - np.floor(phase)) for phase in phases]
@@ -168,7 +175,18 @@ class Column:
             )
         if not zone:
             return values
-        return pc.local_timestamp(values.cast(pa.timestamp("us", tz=self.zone), safe=False))
+        return pc.local_timestamp(self._micros(values, self.zone))
+
+    def _micros(self, values: Values, zone: str) -> Values:
+        """Return times in microseconds; refuse those of so many years that there are too many."""
+        finer = getattr(values.type, "unit", "") == "ns"  # whose last digits may go
+        try:
+            return values.cast(pa.timestamp("us", tz=zone or None), safe=not finer)
+        except pa.ArrowInvalid as error:
+            raise TableError(
+                f"column {self.name!r} holds dates more than 290,000 years from 1970, expected nearer "
+                f"ones: correct them, or give years as numbers ({error})"
+            ) from error
 
 
 def kind_of(type_: pa.DataType) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NOTHING_LEFT = "no row is left after dropping those with missing values"
 ABSENT = ("None", "nan", "<NA>", "NaT")
 """Texts of the values that libraries have for what is missing."""
+STRANGE = ("interval", "period")
+"""Types of pandas whose values become texts where they are categories."""
 Frame: TypeAlias = "IntoFrame | pa.RecordBatch"
 """A table of pandas, polars, pyarrow or a library like them."""
 
@@ -199,8 +201,11 @@ def check_varies(targets: np.ndarray) -> None:
         )
 
 
-def refuse_dates(X: object, y: object = None) -> None:
-    """Refuse arrays of dates, which NumPy would turn into numbers of nanoseconds."""
+def refuse_dates(X: object, y: object = None, tables: bool = True) -> None:
+    """Refuse arrays of dates, which NumPy would turn into numbers of nanoseconds.
+
+    Where the model takes `tables` of other than numbers, that is the remedy.
+    """
     if y is not None and _are_dates(y):
         raise ValueError(
             "y holds dates or durations: make numbers in a unit of your choice of them, such as "
@@ -210,6 +215,9 @@ def refuse_dates(X: object, y: object = None) -> None:
         raise ValueError(
             'X holds dates or times: give a table with a column of them and dates="expand", such as '
             'pandas.DataFrame({"when": X})'
+            if tables
+            else "X holds dates or times: make numbers in a unit of your choice of them, such as "
+            "(X - X.min()) / numpy.timedelta64(1, 'D')"
         )
 
 
@@ -222,24 +230,29 @@ def _are_dates(values: object) -> bool:
 
 
 @contextmanager
-def as_numbers(names: str) -> Iterator[None]:
-    """Say what was expected where values that are no numbers fail in a block."""
+def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
+    """Say what was expected where values that are no numbers fail in a block.
+
+    Where the model takes `tables` of other than numbers, that is among the remedies.
+    """
     try:
         yield
     except (TypeError, OverflowError) as error:
         raise type(error)(f"{names} must be arrays or tables of numbers: {error}") from error
     except ValueError as error:
         if "could not convert" in str(error):
+            text = "; columns of X may hold text where X is a table" if tables else ""
             raise ValueError(
-                f"{names} must be numbers, {error}: convert them, by pandas.to_numeric for one; columns of "
-                "X may hold text where X is a table"
+                f"{names} must be numbers, {error}: convert them, by pandas.to_numeric for one{text}"
             ) from error
         what, found, _ = str(error).partition("contains NaN.")
         if not found:
             raise
+        does = (
+            '; given a table (pandas, polars, pyarrow), missing="drop" or missing="impute" does it'
+        )
         raise ValueError(
-            f"{what}contains NaN: leave those rows out or fill them in; given a table (pandas, polars, "
-            'pyarrow), missing="drop" or missing="impute" does it'
+            f"{what}contains NaN: leave those rows out or fill them in{does if tables else ''}"
         ) from error
 
 
@@ -274,7 +287,7 @@ def to_arrow(X: Frame) -> pa.Table:
         if not X.columns.is_unique:
             twice = X.columns[X.columns.duplicated()][0]
             raise TableError(f"the table has more than one column {twice!r}: rename them")
-        X = X.rename(columns=str).reset_index(drop=True)
+        X = _with_texts(X.rename(columns=str).reset_index(drop=True))
     try:
         frame = nw.from_native(X)
         return (frame.collect() if isinstance(frame, nw.LazyFrame) else frame).to_arrow()
@@ -283,6 +296,13 @@ def to_arrow(X: Frame) -> pa.Table:
         raise TableError(
             f"the table has a column that mixes kinds of values ({said}): make it all numbers or all text"
         ) from error
+
+
+def _with_texts(X: Any) -> Any:
+    """Make texts such as "(0, 1]" of categories that Arrow has no type for: those of `pandas.cut`."""
+    of = {name: getattr(kind, "categories", None) for name, kind in X.dtypes.items()}
+    found = [n for n, c in of.items() if str(getattr(c, "dtype", "")).startswith(STRANGE)]
+    return X.assign(**{name: X[name].cat.rename_categories(str) for name in found})
 
 
 def learnt(

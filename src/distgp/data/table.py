@@ -32,7 +32,8 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # names the folder of rows without a va
 Keys: TypeAlias = "dict[str, pa.Scalar]"
 """The values of columns that the names of a file's folders give, by the columns' names."""
 BATCH_ROWS = 2**16  # rows that are read, predicted and written at a time
-CSV_BLOCK = 2**24  # bytes of a CSV file from which types of columns are guessed
+CSV_BLOCK = 2**24  # bytes of a CSV file that a row may have, and from which types are guessed
+CSV_PIECES = csv.ReadOptions(block_size=CSV_BLOCK)
 CSV_FORM = csv.ParseOptions(newlines_in_values=True)
 Types: TypeAlias = "Mapping[str, pa.DataType | None]"
 """The types of columns, by their names; None for those that are found in the file."""
@@ -72,8 +73,13 @@ def find(path: str | Path) -> Found:
             root = plain.rpartition("/")[0]
             paths = _matching(system, full, root) if wild else []
             none = f"no file matches {str(path)!r}" if wild else f"there is no file {str(path)!r}"
+        "".join(paths).encode()  # as pyarrow does with names
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"cannot list {path}: {error}") from error
+    except UnicodeError as error:
+        raise TableError(
+            f"cannot read {str(path)!r}: its name, or one in it, is not written in UTF-8: rename it"
+        ) from error
     if not paths:
         raise TableError(none)
     if isinstance(system, fs.LocalFileSystem):
@@ -206,7 +212,7 @@ class Table:
             parts = []
             for path, keys in zip(self.paths, self.keys, strict=True):
                 with reading(self.system, path, self.kind) as file:
-                    part = csv.read_csv(file, None, CSV_FORM, options)
+                    part = csv.read_csv(file, CSV_PIECES, CSV_FORM, options)
                     _refuse_bytes(part.schema, path)
                     parts.append(with_keys(_empty_is_missing(part), keys))
             return pa.concat_tables(parts, promote_options="permissive")
@@ -250,7 +256,8 @@ def sink(path: str | Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
             if writer is None:
                 if kind == "csv":
                     _refuse_nested(batch.schema)
-                writer = writers.enter_context(_WRITERS[kind](str(part), batch.schema))
+                file = writers.enter_context(part.open("wb"))  # a name that pyarrow cannot read
+                writer = writers.enter_context(_WRITERS[kind](file, batch.schema))
             writer.write_batch(batch)
 
         yield write
@@ -280,6 +287,11 @@ def reading(system: fs.FileSystem, path: str, kind: str) -> Iterator[pa.NativeFi
         said = str(error).splitlines()[0]
         if system.get_file_info(path).size == 0:
             said = "it is empty"
+        if "straddl" in said:
+            said = "a row has more than 16 MiB; is a quote left open?"
+        if isinstance(error, UnicodeDecodeError):
+            said = "the names of its columns are not written in UTF-8; convert it, for example by "
+            said += "iconv -f latin1 -t utf8"
         if "conversion error" in said:
             said += " (types come from the model, or from the first 16 MiB: Parquet has its own)"
         raise TableError(f"cannot read {path} as {kind}: {said}") from error
@@ -351,6 +363,7 @@ def _reader(
     """Open a file for its schema and its batches."""
     with reading(system, path, kind) as file:
         schema, pieces = _READERS[kind](file, types, rows)
+        _ = schema.names  # which pyarrow reads as UTF-8 now, and not before
         if kind == "csv":
             _refuse_bytes(schema, path)
         yield schema, pieces
@@ -358,8 +371,7 @@ def _reader(
 
 def _csv(file: pa.NativeFile, types: Types, _rows: int) -> Any:
     """Open a CSV file, whose batches are blocks of bytes."""
-    size = csv.ReadOptions(block_size=CSV_BLOCK)
-    reader = csv.open_csv(file, size, CSV_FORM, _conversion(types))
+    reader = csv.open_csv(file, CSV_PIECES, CSV_FORM, _conversion(types))
     return reader.schema, iter(reader)
 
 

@@ -37,6 +37,8 @@ LEAST_SAMPLE, SAMPLE_PAIRS = 512, 2**27
 ALONE = 0.999
 """The share of n − 1, the largest squared distance that n rows can have from their mean, from which a row
 is alone in some direction."""
+FEW_COLUMNS = 100
+"""Columns up to which their covariance is kept, however few the rows are."""
 SMALLEST = 1e-9
 """Quantiles below this, of rows that are all the same, are taken as this."""
 TOLD_SHARE, TOLD_ROWS = 0.1, 20
@@ -54,7 +56,9 @@ class TrainingInputs:
     """The training inputs: their moments, and the distances that they keep to each other.
 
     `mean` and `scale` (d,) are those of the columns as the experts see them, the scale 1 where a column
-    does not vary; `L` (d, d) is the Cholesky factor of the covariance of (x − mean) / scale plus 10⁻⁶·I.
+    does not vary; `L` (d, d) is the Cholesky factor of the covariance of (x − mean) / scale plus 10⁻⁶·I,
+    or, where there are more columns than rows and than 100, so that every row is alone in some direction,
+    that of its diagonal, (d,).
     `far` is the 99 % quantile of the Mahalanobis distance of a training row, `apart` that of the distance
     to its nearest other row in standardised units, None where it was not asked for.
     """
@@ -69,7 +73,7 @@ class TrainingInputs:
 
     @staticmethod
     def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> TrainingInputs:
-        """Measure the rows where they are: sums of d² numbers and the distances of a sample travel.
+        """Measure the rows where they are: sums of d² numbers at most and the distances of a sample travel.
 
         With `nearest` some rows travel too. Every row of the sample is compared with the others without
         itself: removing a row from mean and covariance turns its squared distance D² into
@@ -77,24 +81,35 @@ class TrainingInputs:
         """
         sums = [torch.stack(parts).sum(0) for parts in zip(*shards.map(_sums), strict=True)]
         n, mean = int(sums[0]), sums[1] / sums[0]
-        covariance = torch.stack(shards.map(_products, mean)).sum(0) / n
-        variance = covariance.diagonal()
+        wide = len(mean) > max(n, FEW_COLUMNS)
+        covariance = torch.stack(shards.map(_squares if wide else _products, mean)).sum(0) / n
+        variance = covariance if wide else covariance.diagonal()
         # What is left of a constant column's variance is the rounding error of its mean.
         varies = variance > (1e-12 * mean).square()
         scale = torch.where(varies, variance, 1.0).sqrt()
-        standard = linalg.add_diagonal(
-            covariance / torch.outer(scale, scale), mean.new_tensor(RIDGE)
-        )
-        L = linalg.cholesky(standard, "the covariance of the inputs")
+        if wide:
+            L = (variance / scale.square() + RIDGE).sqrt()
+        else:
+            standard = linalg.add_diagonal(
+                covariance / torch.outer(scale, scale), mean.new_tensor(RIDGE)
+            )
+            L = linalg.cholesky(standard, "the covariance of the inputs")
         some = sample.sampled(shards, min(1.0, SAMPLE / n), seed)
         square = torch.cat(some.map(_square_distances, TrainingInputs(mean, scale, L, n, 1.0)))
-        far, apart = _quantile(_without_itself(square, n).sqrt()), None
+        # The mean without a row is n / (n − 1) times as far from it.
+        others = square * (n / max(n - 1, 1)) ** 2 if wide else _without_itself(square, n)
+        far, apart = _quantile(others.sqrt()), None
         if nearest and n > 1:
             count = min(SAMPLE, max(LEAST_SAMPLE, SAMPLE_PAIRS // n))
             few = sample.drawn(shards, count, seed)
             found = shards.map(_nearest_other, mean, scale, few.X, few.rows)
             apart = _quantile(torch.stack([distance.cpu() for distance in found]).amin(0))
         return TrainingInputs(mean, scale, L, n, far, apart)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each column in units of its scale, (d,): 1, or 0 where it does not vary."""
+        return self.L.square() if self.L.ndim == 1 else self.L.square().sum(1)
 
     def mahalanobis(self, X: Tensor) -> Tensor:
         """The Mahalanobis distance of rows, as a ratio to its 99 % quantile."""
@@ -103,6 +118,8 @@ class TrainingInputs:
     def distances(self, X: Tensor) -> Tensor:
         """The Mahalanobis distance of rows, of all at once."""
         standard = standardised(X, self.mean, self.scale)
+        if self.L.ndim == 1:
+            return (standard / self.L.to(X.device)).square_().sum(-1).sqrt_()
         return linalg.solve_lower(self.L.to(X.device), standard.mT).square_().sum(0).sqrt_()
 
 
@@ -164,6 +181,13 @@ def _products(batch: Shard, mean: Tensor) -> Tensor:
     """Σ(x − μ)(x − μ)ᵀ of a worker's rows, (d, d)."""
     centred = (X.double() - mean.to(X.device) for X in _in_parts(batch))
     return torch.stack([part.mT @ part for part in centred]).sum(0).cpu()
+
+
+@travels("moments", mean="moments")
+def _squares(batch: Shard, mean: Tensor) -> Tensor:
+    """Σ(x − μ)² of a worker's rows, (d,)."""
+    centred = (X.double() - mean.to(X.device) for X in _in_parts(batch))
+    return torch.stack([part.square().sum(0) for part in centred]).sum(0).cpu()
 
 
 @travels("distances", mean="moments", scale="moments", X="points")

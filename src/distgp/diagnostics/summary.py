@@ -275,7 +275,7 @@ def relevance_of(model: AnyTarget, inputs: TrainingInputs | None) -> np.ndarray:
     """Return the relevance of each column to one target, (d,), given what the inputs look like."""
     varies = None
     if inputs is not None:  # L Lᵀ is the covariance of standardised columns: 1 or 0 on its diagonal
-        varies = inputs.L.cpu().square().sum(1).numpy() > 0.5
+        varies = inputs.variance.cpu().numpy() > 0.5
     return h.relevance(model.parameters.kernel, model.scaling, varies)
 
 

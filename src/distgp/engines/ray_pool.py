@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -307,6 +310,8 @@ def _cause(error: RayTaskError) -> Exception:
 def start() -> None:
     """Start a cluster that only this machine's own processes can reach, and only with its token."""
     _require_token()
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        _keep_token_private()
     constants: Any = importlib.import_module("ray._private.ray_constants")
     # Ray would listen on all interfaces on Linux; this is its switch for macOS and Windows.
     before = getattr(constants, "ENABLE_RAY_CLUSTER", True)
@@ -377,3 +382,15 @@ def _require_token() -> None:
         return
     os.environ["RAY_AUTH_MODE"] = "token"
     tokens.Config.initialize("")  # this process has read the variable already
+
+
+def _keep_token_private() -> None:
+    """Make the file of the token, or close it to others: Ray's own can be read by every user."""
+    path = Path.home() / ".ray" / "auth_token"
+    with suppress(PermissionError, FileExistsError):  # somebody else's, or made at this moment
+        if path.exists():
+            path.chmod(path.stat().st_mode & 0o700)
+        elif not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+            path.parent.mkdir(0o700, exist_ok=True)
+            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(secrets.token_hex(32))

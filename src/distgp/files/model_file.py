@@ -169,8 +169,20 @@ class ModelFileError(ValueError):
     """A file is not a model of distgp, or is damaged, or too new."""
 
 
+def check_name(path: Path | str) -> None:
+    """Refuse the name of a file that could be written, but not be read again."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"cannot write {str(path)!r}: the name is not written in UTF-8, and safetensors could not read "
+            "the file again: give another"
+        ) from error
+
+
 def save(path: Path | str, tree: object, about: dict[str, str]) -> None:
     """Write a tree; `about` are readable entries of the header."""
+    check_name(path)
     encoder = _Encoder()
     header = {"kind": KIND, "format": str(FORMAT), "distgp": __version__} | about
     header["tree"] = json.dumps(encoder.encode(tree, "model"), allow_nan=False)

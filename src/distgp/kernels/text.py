@@ -39,6 +39,7 @@ EXAMPLE = "'matern52 + 2 * periodic(24, columns=hour)'"
 LONGEST = 5_000  # characters that a text may have
 DEEPEST = 20  # brackets that may be open at once
 MOST_TERMS = 100  # terms that a text may have, once its brackets are multiplied out
+MOST_KERNELS = 100  # names of kernels that a text may have
 AROUND = 20  # characters before and after a mistake that a message repeats
 TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -95,6 +96,11 @@ class Expression:
         """Count the products in the sum that is left when all brackets are multiplied out."""
         sums = ([f.size() for f in t.factors if isinstance(f, Expression)] for t in self.terms)
         return sum(math.prod(sizes) for sizes in sums)
+
+    def count(self) -> int:
+        """Count the kernels that are named."""
+        factors = [factor for term in self.terms for factor in term.factors]
+        return sum(f.count() if isinstance(f, Expression) else 1 for f in factors)
 
     def build(self, layout: InputLayout) -> Built:
         """Build the kernel for these columns, in standardised units.
@@ -154,6 +160,9 @@ def parse(text: str) -> Expression:
         raise _expected("'+', '*' or the end", tokens[-1])
     if (size := found.size()) > MOST_TERMS:
         what = f"expected at most {MOST_TERMS} terms, got {size:,} with brackets multiplied out"
+        raise _error(what, tokens[-1])
+    if (count := found.count()) > MOST_KERNELS:
+        what = f"expected at most {MOST_KERNELS} kernels, got {count:,}"
         raise _error(what, tokens[-1])
     return found
 

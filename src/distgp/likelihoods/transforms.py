@@ -105,10 +105,15 @@ class YeoJohnson(Transform):
     scale: float
 
     @staticmethod
-    def of(y: np.ndarray) -> YeoJohnson:
-        """Find λ in [0, 2] by maximum likelihood of a normal distribution of g(y)."""
+    def of(y: np.ndarray, weight: np.ndarray | None = None) -> YeoJohnson:
+        """Find λ in [0, 2] by maximum likelihood of a normal distribution of g(y).
+
+        Every target counts as `weight` copies of it.
+        """
+        if weight is not None and (weight == weight[0]).all():
+            weight = None
         with np.errstate(over="ignore"):
-            scale = float(np.sqrt(np.mean(np.square(y)))) or 1.0
+            scale = float(np.sqrt(np.average(np.square(y), weights=weight))) or 1.0
         if not np.isfinite(scale):
             raise ValueError(
                 f"targets as large as {np.abs(y).max():.3g} cannot be transformed: give them in other units"
@@ -116,10 +121,12 @@ class YeoJohnson(Transform):
 
         def loss(power: float) -> float:
             transform = YeoJohnson(power, scale)
-            spread = float(np.var(transform.forward(y)))
+            z = transform.forward(y)
+            spread = np.average(np.square(z - np.average(z, weights=weight)), weights=weight)
             if not 0.0 < spread < np.inf:
                 return np.inf
-            return 0.5 * np.log(spread) - float(transform.log_slope(y).mean())
+            slope = np.average(transform.log_slope(y), weights=weight)
+            return float(0.5 * np.log(spread) - slope)
 
         found: float = optimize.minimize_scalar(loss, bounds=POWERS, method="bounded").x  # pyright: ignore[reportAttributeAccessIssue]
         return YeoJohnson(float(found), scale)
@@ -161,8 +168,8 @@ def _inverse(value: np.ndarray, power: float) -> np.ndarray:
     return np.where(power * value > -1.0, found, np.inf)
 
 
-MAKERS: dict[str, Callable[[np.ndarray], Transform]] = {
-    Log.name: lambda y: Log(),  # noqa: ARG005
+MAKERS: dict[str, Callable[[np.ndarray, np.ndarray | None], Transform]] = {
+    Log.name: lambda y, weight: Log(),  # noqa: ARG005
     YeoJohnson.name: YeoJohnson.of,
 }
 TRANSFORMS = tuple(MAKERS)
@@ -174,8 +181,8 @@ def check_targets(name: str, y: np.ndarray) -> None:
     next(kind for kind in (Log, YeoJohnson) if kind.name == name).check(y)
 
 
-def transform_of(name: str, y: np.ndarray) -> Transform:
-    """Make the transform of a name, with what it learns of one target y."""
-    made = MAKERS[name](y)
+def transform_of(name: str, y: np.ndarray, weight: np.ndarray | None = None) -> Transform:
+    """Make the transform of a name, with what it learns of one target y, weighted."""
+    made = MAKERS[name](y, weight)
     made.check(y)
     return made

@@ -6,11 +6,13 @@ import asyncio
 import json
 import math
 import os
+import re
 import socket
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from ipaddress import ip_address
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any, Literal, TypeAlias
@@ -21,7 +23,7 @@ import torch
 
 try:
     import uvicorn
-    from fastapi import FastAPI, Query, Request, Response
+    from fastapi import Depends, FastAPI, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
     from starlette.requests import ClientDisconnect
@@ -33,10 +35,21 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 from distgp import DistributedGPRegressor, SparseGridGP, __version__, load
 from distgp.data.encoding import Columns
 from distgp.regressor import unnamed
-from distgp.serve.rows import arrow_rows, finite_inputs, json_rows, one_line, refused, whole_body
+from distgp.serve.connections import Connection, room
+from distgp.serve.rows import (
+    Held,
+    arrow_rows,
+    finite_inputs,
+    json_rows,
+    one_line,
+    refused,
+    whole_body,
+)
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 MOST_ROWS, MOST_BYTES = 100_000, 2**26
+MOST_JSON = 2**23
+"""Bytes of JSON at most: while Python reads it, nothing else may run, `/health` included."""
 CORES = os.cpu_count() or 1
 PATIENCE = 30
 """Seconds that running requests have to finish once the server is told to end."""
@@ -48,7 +61,11 @@ _told: ContextVar[list[str] | None] = ContextVar("told", default=None)
 
 
 def app(
-    model: Model, max_rows: int = MOST_ROWS, max_bytes: int = MOST_BYTES, at_once: int | None = None
+    model: Model,
+    max_rows: int = MOST_ROWS,
+    max_bytes: int = MOST_BYTES,
+    at_once: int | None = None,
+    hosts: Collection[str] | None = None,
 ) -> FastAPI:
     """Build the ASGI application that answers `POST /predict`, `GET /info` and `GET /health`.
 
@@ -57,17 +74,23 @@ def app(
     model : DistributedGPRegressor or SparseGridGP
         A fitted model.
     max_rows, max_bytes : int
-        The largest number of rows, and of bytes, of one request; larger ones are refused.
+        The largest number of rows, and of bytes, of one request; larger ones are refused, as is JSON
+        of more than 8 MiB. Unfinished requests together may have sent four times `max_bytes`.
     at_once : int, optional
         The number of requests at most that are predicted at the same time, the others wait; by
         default the root of the number of cores.
+    hosts : collection of str, optional
+        Names by which clients may call the server, beside "localhost" and any IP address; others are
+        refused. By default all names are taken: a server of your own knows its names.
     """
-    api = FastAPI(lifespan=_warnings_kept, openapi_url=None)
+    checks = [] if hosts is None else [Depends(_named({name.lower() for name in hosts}))]
+    api = FastAPI(lifespan=_warnings_kept, openapi_url=None, dependencies=checks)
     api.add_exception_handler(RequestValidationError, _bad_options)
     api.add_exception_handler(Exception, _internal_error)
     columns = model.model_.schema.columns or Columns.of_numbers(model.summary().columns)
     about = _about(model, columns) | {"max_rows": max_rows, "max_bytes": max_bytes}
-    slots = asyncio.Semaphore(at_once or _predictions_at_once())
+    about["max_json_bytes"] = most_json = min(max_bytes, MOST_JSON)
+    slots, held = asyncio.Semaphore(at_once or _predictions_at_once()), Held(4 * max_bytes)
 
     @api.get("/health")
     async def health() -> dict[str, str]:
@@ -85,17 +108,17 @@ def app(
         unknown: Literal["refuse", "new"] | None = None,
     ) -> Response:
         read, write = _forms(request)
+        most = most_json if read is json_rows else max_bytes
 
-        def work() -> Response:
+        def work(body: bytearray) -> Response:
             rows = read(body, columns, max_rows)
             X = finite_inputs(rows, columns, unknown or getattr(model, "unknown", "refuse"))
             return write(*_predicted(model, X, latent, interval))
 
         try:
-            body = await whole_body(request, max_bytes)
-            async with slots:
+            async with whole_body(request, most, held) as body, slots:
                 if not await request.is_disconnected():
-                    return await asyncio.to_thread(work)
+                    return await asyncio.to_thread(work, body)
         except ClientDisconnect:
             pass
         return Response(status_code=400)  # nobody is there to read it
@@ -110,6 +133,7 @@ def serve(
     device: str | None = None,
     ready: Callable[[str], object] = print,
     at_once: int | None = None,
+    names: Collection[str] = (),
     **limits: int,
 ) -> None:
     """Serve a model file until the process is interrupted or told to end; running requests are answered.
@@ -126,21 +150,47 @@ def serve(
         Where to put the model, as of `distgp.load`.
     ready : callable
         Called with the server's URL once clients can connect.
+    names : collection of str, default=()
+        Names by which clients may call the server, beside `host`, "localhost" and any IP address: a
+        page in a browser can have its own name stand for this machine, and ask in its user's stead.
     at_once, **limits
         As of `app`: `max_rows` and `max_bytes`.
     """
     at_once = at_once or _predictions_at_once()
     # Predictions that each had threads for all cores would spend their time waiting for each other's.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), CORES // at_once)))
-    api = app(load(path, device), at_once=at_once, **limits)
+    api = app(load(path, device), at_once=at_once, hosts={host, *names}, **limits)
     config = uvicorn.Config(
-        api, log_level="warning", access_log=False, timeout_graceful_shutdown=PATIENCE
+        api,
+        http=Connection,
+        backlog=room()[1],
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=PATIENCE,
     )
     with _listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listener.getsockname()[1]}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def _named(hosts: Collection[str]) -> Callable[[Request], Awaitable[None]]:
+    """Return a check that a request calls the server by an address, or by one of these names."""
+
+    async def check(request: Request) -> None:
+        host = re.sub(r":\d*$", "", request.headers.get("host", "").lower())
+        with suppress(ValueError):
+            ip_address(host.removeprefix("[").removesuffix("]"))
+            return
+        if host not in {"", "localhost", *hosts}:
+            raise refused(
+                421,
+                f"this server does not answer as {host!r}: call it by its address, or start it with "
+                f"--names {host}",
+            )
+
+    return check
 
 
 def _predictions_at_once() -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +17,10 @@ from fastapi import HTTPException, Request
 from distgp.data.encoding import Columns
 from distgp.data.table import TableError
 
+Value = TypeVar("Value")
+
+PATIENCE, SLOWEST = 10.0, 2**14
+"""Seconds for the rows of a request, and so many bytes more for each second more."""
 LONGEST_DETAIL = 1_000
 """Characters of an error at most: it may quote names that the client made up."""
 
@@ -27,25 +35,65 @@ def one_line(text: str) -> str:
     return " ".join(text[:LONGEST_DETAIL].split()) + ("…" if len(text) > LONGEST_DETAIL else "")
 
 
-async def whole_body(request: Request, max_bytes: int) -> bytearray:
-    """Read the bytes of a request, refused as soon as they are known to be too many."""
+@dataclass
+class Held:
+    """The bytes that all unfinished requests together may have sent, and those that they have."""
+
+    most: int
+    now: int = 0
+
+
+@asynccontextmanager
+async def whole_body(request: Request, max_bytes: int, held: Held) -> AsyncIterator[bytearray]:
+    """Read the bytes of a request, refused as soon as they are too many or too slow.
+
+    They count as held until the block ends.
+    """
+    body = bytearray()
+    try:
+        await _read(request, body, max_bytes, held)
+        yield body
+    finally:
+        held.now -= len(body)
+
+
+async def _read(request: Request, body: bytearray, max_bytes: int, held: Held) -> None:
     too_long = refused(
-        413, f"expected at most {max_bytes:,} bytes, got more: send the rows in several requests"
+        413,
+        f"expected at most {max_bytes:,} bytes, got more: send the rows in several requests, or as Arrow",
     )
-    announced, body = request.headers.get("content-length", ""), bytearray()
+    announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:18]) > max_bytes:
         raise too_long
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise too_long
-    return body
+    try:
+        async with asyncio.timeout(PATIENCE) as limit:
+            async for chunk in request.stream():
+                body += chunk
+                held.now += len(chunk)
+                if len(body) > max_bytes:
+                    raise too_long
+                if held.now > held.most:
+                    raise refused(503, "the server reads other large requests: try again later")
+                limit.reschedule((limit.when() or 0.0) + len(chunk) / SLOWEST)
+    except TimeoutError:
+        text = f"the rows came more slowly than {SLOWEST:,} bytes a second: send fewer at once"
+        raise HTTPException(408, text, {"connection": "close"}) from None
+
+
+def _itself(value: Value) -> Value:
+    """Return a value as it is. Python's reader of JSON lets other threads go on where it calls this."""
+    return value
 
 
 def json_rows(body: bytearray, columns: Columns, max_rows: int) -> pa.Table:
     """Read the rows of a JSON request."""
     try:
-        given = json.loads(body)
+        given = json.loads(
+            body,
+            object_hook=_itself,
+            parse_float=lambda text: float(text),
+            parse_int=lambda text: int(text),
+        )
     except (ValueError, RecursionError) as error:
         place = f": {error}" if isinstance(error, json.JSONDecodeError) else ""
         text = f"expected JSON in UTF-8, got what cannot be read as such{place}"

@@ -35,7 +35,7 @@ from distgp.diagnostics import metrics
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert
 from distgp.kernels import KERNELS, InputLayout, Kernel
-from distgp.mixin import ModelMixin, names_of
+from distgp.mixin import ModelMixin, names_of, r2_of
 from distgp.model import Model
 from distgp.plan import an_engine, tensor_like
 from distgp.sparsegrid import (
@@ -406,6 +406,24 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         mean, std = self.predict(X, return_std=True, **options)
         targets = observed_targets(y, mean.shape)
         return metrics.nlpd(targets.ravel(), mean.ravel(), np.square(std).ravel())
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R² of the means.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        sample_weight : array-like of shape (N,), optional
+            How much each row counts.
+
+        Returns
+        -------
+        float
+        """
+        return r2_of(self.predict(X), y, sample_weight)
 
     @property
     def level_(self) -> Any:

@@ -165,7 +165,7 @@ def test_training_by_nearest_rows_counts_copies():
     """With all rows as targets and neighbours it maximises the likelihood of all copies."""
     data = weighted(40)
     start = Parameters.of(1.0 * RBF([1.0, 1.0]), 0.1)
-    rows = NearestRows(n_targets=100, n_neighbors=99, stages=1, search=False)
+    rows = NearestRows(n_targets=100, n_neighbors=99, stages=1, search=False, copies=True)
     fitted = [train(rows, NearestExpert(), start, [s]).parameters for s in (data, copies(data))]
     values = [float(ExactExpert().objective(t, copies(data))) for t in fitted]
     assert math.isclose(*values, rel_tol=0, abs_tol=1e-4)

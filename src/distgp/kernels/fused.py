@@ -82,7 +82,14 @@ def _(kernel: Scale) -> Shaped | None:
 
 
 def has_product(kernel: Kernel, X: Tensor) -> bool:
-    """Whether `product` can be had for a kernel and rows of these columns, where they are."""
+    """Whether `product` can be had for a kernel and rows of these columns, where they are.
+
+    Examples
+    --------
+    >>> from distgp import Matern52
+    >>> has_product(2.0 * Matern52(0.5), torch.zeros(3, 2))  # not on a CPU
+    False
+    """
     found = shaped(kernel)
     if not X.is_cuda or found is None or found.variance.ndim or found.kernel.lengthscale.ndim > 1:
         return False

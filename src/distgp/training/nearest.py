@@ -94,6 +94,9 @@ class NearestRows(Algorithm):
         The seed of the sample.
     polish : int, default=0
         Evaluations, at most, of the objective of all rows, by L-BFGS, from where nearest rows have led.
+    copies : bool, default=False
+        Whether rows with the inputs of a target may be its neighbours: True where each of them is a
+        measurement of its own, False where they may be the same one, written twice.
     """
 
     name: ClassVar[str] = "nearest"
@@ -112,6 +115,7 @@ class NearestRows(Algorithm):
     n_iter: int = 300
     seed: int = 0
     polish: int = 0
+    copies: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_targets", "n_neighbors", "stages", "n_iter"):
@@ -223,7 +227,7 @@ class NearestRows(Algorithm):
         itself = {name: v[:, None].double() for name, v in itself.items() if v is not None}
         parts.append(itself | {"real": torch.ones_like(parts[0]["real"][:, :1])})
         joined = {name: torch.cat([part[name] for part in parts], 1) for name in parts[-1]}
-        real = _without_copies(joined["X"], joined["real"])
+        real = joined["real"] if self.copies else _without_copies(joined["X"], joined["real"])
         return Neighbourhoods(joined["X"], joined["y"], real, joined.get("factor"), targets=last)
 
     def _starts(

@@ -170,6 +170,14 @@ def test_one_exact_expert_is_polished_and_freed_of_its_bounds(monkeypatch):
     assert gp.training_.rows == 400 and gp.training_.last_stage <= 20
 
 
+def test_bounds_are_lifted_where_the_likelihood_gains_and_rows_left_out_do_not_object():
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-1, 1, (220, 2))
+    y = np.exp(3 * X[:, 0]) * (1 + 0.3 * np.sin(2 * X[:, 1])) + 0.3 * rng.normal(size=220)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    assert float(gp.kernel_.variance) > 10.0  # the cap is 1, the gain of rows left out one standard error
+
+
 def plan_of(n, **options):
     given = DistributedGPRegressor(**options).get_params()
     return resolve(given, distgp.data.rows.Schema(3), n)

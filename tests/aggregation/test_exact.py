@@ -15,6 +15,7 @@ from distgp.aggregation.exact import cost_of_solve
 from distgp.data import RandomPartition, Shard, split, stack
 from distgp.engines import LocalPlacement
 from distgp.experts import ExactExpert, NearestExpert, Parameters
+from distgp.experts.cost import seconds_for_kernel
 from distgp.experts.neighborhoods import OrderedRows
 from distgp.experts.preconditioner import Preconditioner
 from distgp.kernels import Kernel, Matern52
@@ -183,6 +184,13 @@ def test_repeated_rows_and_hardly_any_noise_are_solved_or_said(recwarn):
 def test_the_estimate_grows_with_the_rows_and_shrinks_with_memory(monkeypatch):
     like = torch.zeros(1, dtype=torch.float64)
     small, large = cost_of_solve(2_000, 4, like), cost_of_solve(8_000, 4, like)
+    made = seconds_for_kernel(8_000**2, 4, like.device, like.dtype)
+    monkeypatch.setattr("distgp.aggregation.exact.ITERATIONS", 0)
+    monkeypatch.setattr("distgp.aggregation.exact.SLOW", 0.0)
+    assert cost_of_solve(8_000, 4, like).seconds == pytest.approx(
+        made
+    )  # K is made once where it is kept
+    monkeypatch.undo()
     assert large.seconds > 8 * small.seconds and large.bytes > 8 * small.bytes
     monkeypatch.setattr("distgp.aggregation.exact.free_bytes", lambda device: 1)
     made_anew = cost_of_solve(8_000, 4, like)

@@ -12,7 +12,7 @@ import distgp
 from distgp import DistributedGPRegressor
 from distgp.data import Shard, stack
 from distgp.data.shard import concatenate, placed
-from distgp.engines import LocalPlacement
+from distgp.engines import LocalPlacement, travels
 from distgp.experts import ExactExpert, NearestExpert, Parameters
 from distgp.kernels import Matern52
 from distgp.plan import resolve
@@ -175,7 +175,63 @@ def test_bounds_are_lifted_where_the_likelihood_gains_and_rows_left_out_do_not_o
     X = rng.uniform(-1, 1, (220, 2))
     y = np.exp(3 * X[:, 0]) * (1 + 0.3 * np.sin(2 * X[:, 1])) + 0.3 * rng.normal(size=220)
     gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
-    assert float(gp.kernel_.variance) > 10.0  # the cap is 1, the gain of rows left out one standard error
+    assert (
+        float(gp.kernel_.variance) > 10.0
+    )  # the cap is 1, the gain of rows left out one standard error
+
+
+def test_bounds_stay_where_rows_left_out_object(monkeypatch):
+    real = refinement.left_out_densities
+    asked = []
+
+    def worse_each_time(batch, expert, theta):
+        asked.append(theta)
+        return real(batch, expert, theta) - 10.0 * len(asked)
+
+    monkeypatch.setattr(
+        learning, "left_out_densities", travels("predictions", theta="parameters")(worse_each_time)
+    )
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (220, 2))
+    y = np.exp(3 * X[:, 0]) + 0.1 * rng.normal(size=220)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    assert len(asked) == 2 and float(gp.kernel_.variance) <= 1.0
+
+
+def noted_training(monkeypatch):
+    """The name, options and start of every training from now on."""
+    told, train = [], learning.train
+
+    def noted(algorithm, expert, theta, shards, **options):
+        told.append((algorithm, options, theta))
+        return train(algorithm, expert, theta, shards, **options)
+
+    monkeypatch.setattr(learning, "train", noted)
+    return told
+
+
+def test_the_polish_begins_above_the_floor_of_the_noise(monkeypatch):
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 200)
+    told = noted_training(monkeypatch)
+    X, y = make_data(300, noise=0.0)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    first, polish = told[0], next(one for one in told if one[0].name == "fact")
+    floor = first[1]["bounds"]["noise"][0]
+    assert polish[1]["bounds"]["noise"][0] < floor  # it was lifted, for a function without noise
+    assert float(polish[2].noise) >= floor
+
+
+def test_more_neighbours_begin_with_lengthscales_that_have_not_run_away(monkeypatch):
+    told = noted_training(monkeypatch)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (400, 3))  # the last two columns mean nothing
+    nearest(X, np.sin(4 * X[:, 0]) + 0.01 * rng.normal(size=400))
+    first = told[0][2].kernel.parameters()["kernel.lengthscale"]
+    more = [start for algorithm, _, start in told[1:] if algorithm.n_neighbors > 30]
+    assert more
+    for start in more:
+        moved = start.kernel.parameters()["kernel.lengthscale"] / first
+        assert float(moved.max()) <= refinement.LOST
 
 
 def plan_of(n, **options):

@@ -115,12 +115,10 @@ def app(
             X = finite_inputs(rows, columns, unknown or getattr(model, "unknown", "refuse"))
             return write(*_predicted(model, X, latent, interval))
 
-        try:
+        with suppress(ClientDisconnect):
             async with whole_body(request, most, held) as body, slots:
                 if not await request.is_disconnected():
                     return await asyncio.to_thread(work, body)
-        except ClientDisconnect:
-            pass
         return Response(status_code=400)  # nobody is there to read it
 
     return api

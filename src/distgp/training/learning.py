@@ -240,7 +240,7 @@ class Learning:
     def _without_bounds(
         self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
     ) -> list[TrainingResult]:
-        """Go on without bounds of ours, and keep it where leaving out rows in turn does not speak against it.
+        """Go on without bounds of ours, and keep it where rows that are left out in turn do not object.
 
         The likelihood of all rows speaks for it already, so that a gain on average is enough. A descent
         that begins anew also leaves places where rounding errors have stopped the last one.

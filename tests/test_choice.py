@@ -504,3 +504,17 @@ def test_rows_that_are_too_few_are_told():
     with pytest.warns(CoverWarning, match="30 rows seem too few for 8 columns"):
         gp = DistributedGPRegressor().fit(X, rng.standard_normal(30))
     assert gp.choice_ is None
+
+
+def test_another_way_than_exact_must_be_better_by_two_standard_errors():
+    rng = np.random.default_rng(0)
+    exact = rng.normal(size=400)
+    gain = rng.normal(size=400)
+    gain -= gain.mean()
+
+    def tried(densities):
+        return selection._Tried(None, None, (), densities=densities)
+
+    for errors, better in ((1.9, False), (2.1, True), (-5.0, False)):
+        other = tried(exact + gain + errors * gain.std() / 20.0)
+        assert other.beats(tried(exact)) is better

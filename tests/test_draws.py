@@ -276,3 +276,15 @@ def test_draws_as_functions_and_from_the_covariance_agree(monkeypatch):
     target = gp.model_.targets[0]
     mean, covariance = target._joint(model.Points(X[:5], target.scaling.inputs(X[:5], functions)))
     expected(functions, torch.as_tensor(mean), torch.as_tensor(covariance))
+
+
+def test_results_that_do_not_fit_are_refused_at_once():
+    X, y = make_data(60)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(X, y)
+    many = np.zeros((3_000_000, X.shape[1]))
+    with pytest.raises(
+        MemoryError, match=r"10,000,000 draws at 3,000,000 points needs [\d,.e+]+ GiB"
+    ):
+        gp.sample_y(many, n_samples=10**7)
+    with pytest.raises(MemoryError, match=r"between 3,000,000 points needs [\d,.e+]+ GiB"):
+        gp.predict(many, return_cov=True)

@@ -1,5 +1,8 @@
 """The free memory of a machine, its files replaced."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -62,3 +65,19 @@ def test_without_such_files_posix_is_asked(monkeypatch):
 def test_this_machine_has_some_memory_left():
     free = machine.free_bytes(CPU)
     assert free is None or free > 2**20
+
+
+@pytest.mark.skipif(not machine.STATM.exists(), reason="there is no /proc here")
+def test_the_limit_of_the_process_counts():
+    code = (
+        "import resource, torch\n"
+        "from distgp._util.machine import free_bytes\n"
+        "before = free_bytes(torch.device('cpu'))\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "most = pages * resource.getpagesize() + 2**26\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+        "print(before, free_bytes(torch.device('cpu')))\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = map(int, out.stdout.split())
+    assert after <= 2**26 < before

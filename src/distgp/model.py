@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from distgp import linalg
+from distgp._util.machine import refuse_above_free
 from distgp.aggregation import Aggregator, Combined, Ensemble
 from distgp.data.rows import Schema
 from distgp.data.scaling import Scaling, refuse_infinite
@@ -23,6 +24,8 @@ from distgp.likelihoods.transforms import Transform
 from distgp.training import TrainingResult
 
 Value = TypeVar("Value")
+CPU = torch.device("cpu")
+"""Where predictions come to."""
 DENSE_POINTS = 2_000
 """Points up to which joint draws are made from the covariance between them, which is exact; its memory
 grows with the square of their number, and the time with the cube."""
@@ -207,7 +210,12 @@ class TargetModel:
 
     def sample(self, at: Points, size: int, seed: int) -> np.ndarray:
         """Joint draws of y, or of f, (N, size): without a matrix of N × N where points are many."""
-        drawn = self._drawn_as_functions(at, size, seed) if len(at.X) > DENSE_POINTS else None
+        N = len(at.X)
+        what = f"{size:,} draws at {N:,} points"
+        refuse_above_free(
+            8 * N * size, CPU, what, "draw fewer of them, or at fewer points at a time"
+        )
+        drawn = self._drawn_as_functions(at, size, seed) if N > DENSE_POINTS else None
         if drawn is None:
             drawn = self._drawn_by_covariance(at, size, seed)
         return drawn if self.transform is None else _mapped(self.transform.inverse(drawn), drawn)
@@ -249,6 +257,9 @@ class TargetModel:
 
     def _joint(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
         """Mean of g(y), and covariance, in the target's units."""
+        N = len(at.X)
+        what, instead = f"the covariance between {N:,} points", "give fewer points"
+        refuse_above_free(8 * N * N, CPU, what, f"{instead}, or draw from them with sample_y")
         covariance = self.scaling.variance(self.combined.covariance(self.ensemble, at.inputs))
         if not at.latent:
             added = self.likelihood.noise_variance(len(at.X), self.scaling, at.noise)

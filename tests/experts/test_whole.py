@@ -17,10 +17,12 @@ from helpers import FLOAT, close, concrete, example, inputs, shard, value_and_gr
 
 import distgp
 from distgp import AGGREGATORS, RBF, Constant, DistributedGPRegressor, Kernel, Matern52, linalg
+from distgp._util import machine
 from distgp.aggregation import Ensemble
 from distgp.data import Shard, stack
 from distgp.experts import ExactExpert, Parameters, base, cost, exact, whole
 from distgp.likelihoods import copies_term, noise_of_rows
+from distgp.training import learning
 
 KERNELS = pytest.mark.parametrize("cls", concrete(Kernel), ids=lambda cls: cls.__name__)
 EXPERT = ExactExpert()
@@ -160,7 +162,7 @@ def test_a_singular_matrix_gets_jitter_and_one_of_nan_an_error():
 @large
 @pytest.mark.parametrize("call", ["objective", "condition"])
 def test_too_many_rows_for_the_memory_are_refused_before_any_work(call, monkeypatch):
-    monkeypatch.setattr(cost, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(machine, "free_bytes", lambda device: 2**20)
     monkeypatch.setattr(whole, "factor_and_weights", None)
     with pytest.raises(MemoryError) as caught:
         getattr(EXPERT, call)(Parameters.of(RBF(1.0), 0.1), shard(30, 2))
@@ -170,15 +172,24 @@ def test_too_many_rows_for_the_memory_are_refused_before_any_work(call, monkeypa
 
 
 @large
+def test_too_many_rows_are_refused_before_training(monkeypatch):
+    monkeypatch.setattr(machine, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(learning, "train", None)
+    X, y = inputs(400, 2).numpy(), inputs(400, 1)[:, 0].numpy()
+    with pytest.raises(MemoryError, match="an exact expert on 400 rows"):
+        DistributedGPRegressor(expert="exact", n_experts=1, training="nearest").fit(X, y)
+
+
+@large
 def test_unknown_memory_refuses_nothing(monkeypatch):
-    monkeypatch.setattr(cost, "free_bytes", lambda device: None)
+    monkeypatch.setattr(machine, "free_bytes", lambda device: None)
     assert torch.isfinite(EXPERT.objective(Parameters.of(RBF(1.0), 0.1), shard(30, 2)))
 
 
 @large
 @pytest.mark.parametrize("kernel", ["auto", "rbf"])
 def test_the_estimator_passes_the_memory_error_on(kernel, monkeypatch):
-    monkeypatch.setattr(cost, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(machine, "free_bytes", lambda device: 2**20)
     X, y = inputs(400, 2).numpy(), inputs(400, 1)[:, 0].numpy()
     gp = DistributedGPRegressor(expert="exact", n_experts=1, kernel=kernel, n_iter=3)
     with pytest.raises(MemoryError, match="an exact expert on"):

@@ -9,8 +9,17 @@ from pathlib import Path
 
 import torch
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 MEMORY = Path("/proc/meminfo")
+STATM = Path("/proc/self/statm")
 CGROUP = Path("/sys/fs/cgroup")
+SHARE = 0.75
+"""The part of the free memory that may be taken; the rest is for what happens beside."""
+GIB = 2**30
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -20,14 +29,14 @@ def free_bytes(device: torch.device) -> int | None:
     ----------
     device : torch.device
         For a GPU, memory that PyTorch holds but does not use counts as free. For a CPU it is the least
-        of what the machine and the control group of the process have left.
+        of what the machine, the control group and the limit of the process (ulimit -v) have left.
     """
     if device.type == "cuda":
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + idle
     if device.type != "cpu":
         return None
-    known = [left for left in (_of_machine(), _of_group()) if left is not None]
+    known = [left for left in (_of_machine(), _of_group(), _of_process()) if left is not None]
     return max(0, min(known)) if known else None
 
 
@@ -63,6 +72,24 @@ def _of_group() -> int | None:
     return None
 
 
+def _of_process() -> int | None:
+    """Return what is left of the limit of this process's address space; None where it has none."""
+    if resource is None:
+        return None
+    most, pages = resource.getrlimit(resource.RLIMIT_AS)[0], _first_number(STATM)
+    if most == resource.RLIM_INFINITY or pages is None:
+        return None
+    return most - pages * resource.getpagesize()
+
+
+def _first_number(path: Path) -> int | None:
+    """The whole number that a file begins with; None where there is no file."""
+    try:
+        return int(path.read_text(encoding="ascii").split()[0])
+    except (OSError, UnicodeError, ValueError, IndexError):
+        return None
+
+
 def _number(path: Path) -> int | None:
     """The whole number in a file; None where there is no file, or no number in it."""
     try:
@@ -80,6 +107,26 @@ def _named(path: Path) -> dict[str, int]:
         return {}
     pairs = (line.split() for line in lines)
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
+
+
+def refuse_above_free(needed: int, device: torch.device, what: str, instead: str) -> None:
+    """Raise a MemoryError where work needs more bytes than `SHARE` of what is free.
+
+    Parameters
+    ----------
+    needed : int
+        The bytes.
+    device : torch.device
+        Where they are needed.
+    what, instead : str
+        What needs them, and what to do instead.
+    """
+    free = free_bytes(device)
+    if free is not None and needed > SHARE * free:
+        raise MemoryError(
+            f"{what} needs {needed / GIB:,.3g} GiB on {device}, of which {free / GIB:.3g} GiB are free and "
+            f"{SHARE:.0%} of that may be taken. To go on, {instead}"
+        )
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:

@@ -342,6 +342,10 @@ class Expert(ABC):
     def condition(self, parameters: Parameters, shard: Shard) -> Posterior:
         """The posterior given the shard."""
 
+    def check_room(self, shard: Shard) -> None:
+        """Raise a MemoryError where the memory that is free cannot hold the posterior of a shard."""
+        del shard
+
     def leave_one_out(self, parameters: Parameters, shard: Shard) -> Prediction | None:
         """Predict each row's observation given all other rows of the shard, (n,).
 

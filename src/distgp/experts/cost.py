@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp._util.machine import free_bytes, seconds_of
+from distgp._util import machine
+from distgp._util.machine import seconds_of
 from distgp._util.threads import on_threads
 from distgp.experts.base import CHUNK_ENTRIES
 from distgp.kernels import Matern52
@@ -25,9 +26,6 @@ MATRICES = {"cpu": 1, "cuda": 2}
 """Matrices that the likelihood with its gradient holds at once: PyTorch's inverse on a GPU takes two."""
 BLOCKS = 8
 """Temporaries of the size of a block of rows that a kernel and its derivative hold at once."""
-SHARE = 0.75
-"""The part of the free memory that may be taken; the rest is for what happens beside."""
-GIB = 2**30
 
 
 class Cost(NamedTuple):
@@ -80,14 +78,9 @@ def bytes_of_condition(n: int, like: Tensor) -> int:
 
 
 def refuse_above_free(n: int, needed: int, device: torch.device) -> None:
-    """Raise a MemoryError where more bytes are needed than `SHARE` of what is free."""
-    free = free_bytes(device)
-    if free is not None and needed > SHARE * free:
-        raise MemoryError(
-            f"an exact expert on {n:,} rows needs {needed / GIB:.3g} GiB on {device}, of which "
-            f"{free / GIB:.3g} GiB are free and {SHARE:.0%} of that may be taken. To go on, use more "
-            'experts (n_experts), or expert="nearest" with aggregation="exact", or expert="sparse"'
-        )
+    """Raise a MemoryError where an exact expert on n rows needs more bytes than may be taken."""
+    instead = 'use more experts (n_experts), expert="nearest" with aggregation="exact", or expert="sparse"'
+    machine.refuse_above_free(needed, device, f"an exact expert on {n:,} rows", instead)
 
 
 def seconds_for_cholesky(n: int, device: torch.device, dtype: torch.dtype) -> float:

@@ -84,7 +84,7 @@ def _conditioned(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         if one is None:
             return _factor_and_weights(*covariance_and_noise(parameters, shard), shard.y)
-        cost.refuse_above_free(shard.n, cost.bytes_of_condition(shard.n, shard.X), shard.X.device)
+        ExactExpert().check_room(shard)
         L, alpha = whole.factor_and_weights(*one)
         batch = linalg.broadcast(shard.batch, parameters.batch)
         return L.expand(*batch, -1, -1), alpha.expand(*batch, -1)
@@ -121,6 +121,12 @@ class ExactExpert(Expert):
             return 0
         fit = int(0.5 * seconds / cost.cost_of_objective(n, d, like).seconds) - 1
         return min(fit, MOST_POLISH) if fit >= LEAST_POLISH else 0
+
+    def check_room(self, shard: Shard) -> None:
+        """Raise a MemoryError where one large matrix does not fit."""
+        if shard.n >= whole.LARGE and shard.batch in ((), (1,)):
+            needed = cost.bytes_of_condition(shard.n, shard.X)
+            cost.refuse_above_free(shard.n, needed, shard.X.device)
 
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """As many as shards of at most 1,000 rows make."""

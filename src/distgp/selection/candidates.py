@@ -22,9 +22,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from distgp._util.checks import is_auto
-from distgp._util.machine import free_bytes
+from distgp._util.machine import GIB, SHARE, free_bytes
 from distgp.aggregation.exact import cost_of_solve
-from distgp.experts.cost import GIB, SHARE, Cost, cost_of_condition
+from distgp.experts.cost import Cost, cost_of_condition
 from distgp.plan import FIRST_KERNEL, Plan
 from distgp.training import NearestRows
 

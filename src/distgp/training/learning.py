@@ -14,7 +14,7 @@ from distgp._util.checks import warn_user
 from distgp._util.progress import Progress
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
-from distgp.engines import Placement
+from distgp.engines import Placement, travels
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
 from distgp.kernels import Expression, InputLayout, Kernel, in_data_units
@@ -171,6 +171,7 @@ class Learning:
 
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
+        shards.map(_check_room, expert)
         limits, alone = self._limits(shards), sum(sample.counts(shards)) == 1
         every_row = bool(self.algorithm.polish) if self.algorithm.draws_rows else self.rows is None
         if self.algorithm.draws_rows:
@@ -289,6 +290,11 @@ class Learning:
         """A random sample of as many rows as training looks at."""
         n = int(sample.sizes(shards).sum())
         return sample.sampled(shards, 1.0 if self.rows is None else self.rows / n, self.seed)
+
+
+@travels("settings")
+def _check_room(batch: Shard, expert: Expert) -> None:
+    expert.check_room(batch)
 
 
 def best_start(

@@ -518,3 +518,10 @@ def test_another_way_than_exact_must_be_better_by_two_standard_errors():
     for errors, better in ((1.9, False), (2.1, True), (-5.0, False)):
         other = tried(exact + gain + errors * gain.std() / 20.0)
         assert other.beats(tried(exact)) is better
+
+
+def test_the_table_says_where_rows_were_held_out_in_folds():
+    trial = Trial("one", 1.0, 1.0, 0.9, 0.1)
+    for rows, held_out, said in ((240, 300, "at random, in folds"), (240, 60, "at random")):
+        text = str(Choice.of("random", rows, [trial], [], held_out))
+        assert text.splitlines()[0].endswith(f"measured on {held_out} held out {said}")

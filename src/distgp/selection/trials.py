@@ -247,9 +247,10 @@ class Choice:
             "groups": "in whole groups",
             "one by one": "one by one",
         }
+        folds = ", in folds" if self.validation == "random" and self.held_out > self.rows else ""
         lines = [
             f"learnt from {self.rows:,} rows, measured on {self.held_out:,} held out "
-            f"{held[self.validation]}",
+            f"{held[self.validation]}{folds}",
             f"{'':2s}{'candidate':{width}s}{'RMSE':>10s}{'NLPD':>10s}{'90 % cover':>12s}{'seconds':>9s}",
         ]
         for t in self.trials:

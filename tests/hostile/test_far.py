@@ -84,8 +84,8 @@ def test_rows_elsewhere_or_in_other_units_say_the_same(expert, how, tmp_path):
         for _ in range(times(5, 60)):
             name, seed = str(rng.choice(NAMES)), int(rng.integers(2**31))
             (a, what), (b, _) = answers(one, name, seed), answers(other, name, seed)
-            if a is None or b is None:
-                continue
+            if a is None or b is None or "opt-printed" in what:
+                continue  # its weights, of which it warns, enlarge the last digit of a shift a thousandfold
             check(a, b, how, size, f"{what}, {how} by {size:g}", name)
 
 
@@ -115,15 +115,17 @@ APART = [2.0**k for k in (10, 14, 20, 24, 30, 34, 40)]
 @pytest.mark.parametrize("normalize", [True, False])
 def test_clusters_far_apart_say_what_they_say_alone(expert, normalize, tmp_path):
     """Beyond a thousand lengthscales how far they are apart is of no account."""
-    rng = np.random.default_rng(1)
-    kernel = "matern52(lengthscale=1)" if False else distgp.Matern52([1.0, 1.0])
+    given = {"kernel": distgp.Matern52([1.0, 1.0]), "kernel_units": "data", "normalize": normalize}
+    # Nearest rows have no inducing inputs here: k-means, which chooses these, depends on how far away
+    # clusters are, and finds other ones from 1e7 lengthscales.
+    given |= {"n_inducing": 0} if expert == "nearest" else {}
     found = {}
     for apart in APART[:: times(5, 1)]:
         case = base(tmp_path)
         side = np.arange(len(case.X)) % 2
         case.X = case.X + np.outer(side, [apart, 0.0])
         case.points = case.points + np.outer(np.arange(len(case.points)) % 2, [apart, 0.0])
-        case = fitted(case, expert=expert, kernel=kernel, kernel_units="data", normalize=normalize)
+        case = fitted(case, expert=expert, **given)
         if case.gp is None:
             continue
         for i in range(times(5, 60)):
@@ -134,4 +136,3 @@ def test_clusters_far_apart_say_what_they_say_alone(expert, normalize, tmp_path)
                 continue
             first = found.setdefault(i, got)
             check(first, got, "clusters", apart, f"{what}, {apart:g} apart", name)
-    assert rng is not None

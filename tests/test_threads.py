@@ -68,6 +68,41 @@ def test_a_forked_child_predicts(expert):
     assert done.stdout.split() == ["0", "2"]
 
 
+FORKED_IN_A_FIT = """
+import os, signal, threading
+import numpy as np, distgp
+
+X = np.random.default_rng(0).uniform(-2, 2, (60, 2))
+gp = distgp.DistributedGPRegressor(expert="exact", n_experts=2, training=None).fit(X, X[:, 0])
+inside, done = threading.Event(), threading.Event()
+
+class Rows:  # rows that another thread is reading when the process forks
+    def __array__(self, dtype=None, copy=None):
+        inside.set()
+        done.wait()
+        return X
+
+thread = threading.Thread(target=gp.partial_fit, args=(Rows(), X[:, 0]))
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # a child that waits for a thread that is not there is ended
+    gp.partial_fit(X, X[:, 0])
+    os._exit(0 if gp.n_experts_ == 3 else 1)
+print(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_that_was_forked_in_an_update_can_update():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_FIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0"]
+
+
 def test_fits_in_several_threads_leave_the_filters_of_warnings_alone():
     X = np.random.default_rng(0).uniform(-2, 2, (250, 2))
     y = np.sin(X[:, 0])

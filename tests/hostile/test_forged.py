@@ -129,13 +129,35 @@ def test_every_tensor_replaced(parts, tmp_path):
             other = forged(tensors[name], rng)
         except (RuntimeError, TypeError):
             continue
-        what = (name, tuple(tensors[name].shape), tensors[name].dtype, tuple(other.shape), other.dtype)
+        what = (
+            name,
+            tuple(tensors[name].shape),
+            tensors[name].dtype,
+            tuple(other.shape),
+            other.dtype,
+        )
         tried(header, tensors | {name: other}, case, tmp_path / "f.safetensors", what)
 
 
 def test_every_entry_of_the_header_replaced(parts, tmp_path):
     header, tensors, case = parts
-    texts = ["", "0", "-1", "1", "2", "3", "²", "1e9", "None", "x" * 100_000, "{}", "[]", "null", "\0", "é"]
+    texts = [
+        "",
+        "0",
+        "-1",
+        "1",
+        "2",
+        "3",
+        "²",
+        "1e9",
+        "None",
+        "x" * 100_000,
+        "{}",
+        "[]",
+        "null",
+        "\0",
+        "é",
+    ]
     file = tmp_path / "f.safetensors"
     for name in header:
         for text in texts:

@@ -39,7 +39,9 @@ def test_values_are_known_for_every_argument():
     for kind in calls.ESTIMATORS.values():
         for name in calls.methods(kind):
             lacking = calls.takes(kind, name).keys() - calls.VALUES.keys()
-            assert not lacking, f"add values for {lacking} of {kind.__name__}.{name} to calls.VALUES"
+            assert not lacking, (
+                f"add values for {lacking} of {kind.__name__}.{name} to calls.VALUES"
+            )
 
 
 def state():

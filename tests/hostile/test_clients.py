@@ -161,7 +161,8 @@ def odd_targets(server, connection, rng):
     connection.sendall(request(BODY, close=True, target=word))
 
 
-RUDE = (silent, part_of_headers, part_of_a_body, byte_by_byte, half_byte_by_byte, more_than_it_says, no_length,
+RUDE = (silent, part_of_headers, part_of_a_body, byte_by_byte, half_byte_by_byte, more_than_it_says,
+        no_length,
         bytes_of_any_kind, very_long_headers, a_large_length, many_at_once, leaves_in_the_middle,
         asks_and_does_not_listen, odd_targets)  # fmt: skip
 

@@ -54,7 +54,7 @@ def state():
             torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(),
         ),
         "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),
-        "random": (random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()),
+        "random": (random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()),  # noqa: NPY002
         "blas": [(one["filepath"], one["num_threads"]) for one in LIBRARIES.info()],
         "process": (dict(os.environ), os.getcwd(), sys.getrecursionlimit(), gc.isenabled()),
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
@@ -80,7 +80,7 @@ def elsewhere():
 
 @contextlib.contextmanager
 def seeded():
-    np.random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
     random.seed(3)
     torch.manual_seed(3)
     yield

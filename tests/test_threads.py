@@ -68,6 +68,66 @@ def test_a_forked_child_predicts(expert):
     assert done.stdout.split() == ["0", "2"]
 
 
+FORKED_IN_A_FIT = """
+import os, signal, threading
+import numpy as np, distgp
+
+X = np.random.default_rng(0).uniform(-2, 2, (60, 2))
+gp = distgp.DistributedGPRegressor(expert="exact", n_experts=2, training=None).fit(X, X[:, 0])
+inside, done = threading.Event(), threading.Event()
+
+class Rows:  # rows that another thread is reading when the process forks
+    def __array__(self, dtype=None, copy=None):
+        inside.set()
+        done.wait()
+        return X
+
+thread = threading.Thread(target=gp.partial_fit, args=(Rows(), X[:, 0]))
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # a child that waits for a thread that is not there is ended
+    gp.partial_fit(X, X[:, 0])
+    os._exit(0 if gp.n_experts_ == 3 else 1)
+print(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_that_was_forked_in_an_update_can_update():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_FIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0"]
+
+
+FORKED_IN_A_FACTOR = """
+import os, signal, threading
+import numpy as np, torch, distgp
+from distgp.experts import exact
+
+X = np.random.default_rng(0).uniform(-2, 2, (60, 2))
+gp = distgp.DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(X, X[:, 0])
+posterior = gp.experts_.placement.items[0]
+vars(posterior).pop("factor", None)
+with exact._LOCK:  # held by a thread that computes a factor when the process forks
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os._exit(0 if posterior.factor.ndim >= 2 else 1)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_that_was_forked_while_a_factor_was_computed_computes_it():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_FACTOR]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["0"], done.stderr
+
+
 def test_fits_in_several_threads_leave_the_filters_of_warnings_alone():
     X = np.random.default_rng(0).uniform(-2, 2, (250, 2))
     y = np.sin(X[:, 0])

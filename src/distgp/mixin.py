@@ -34,6 +34,8 @@ from distgp.model import Model
 from distgp.plan import tensor_like
 
 FLOATS = [np.float64, np.float32]
+FEW_ROWS = 2_000
+"""Training rows up to which a loaded model is asked for a variance before it is given out."""
 _UNNAMED: ContextVar[bool] = ContextVar("unnamed", default=False)
 ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
@@ -262,14 +264,17 @@ def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> Mo
 
 
 def _try(made: Any) -> None:
-    """Describe a loaded model and predict a few rows: parts whose sizes do not fit are found here."""
-    target = made.model_.targets[0]
+    """Describe a loaded model and predict a few rows: parts whose sizes do not fit are found here.
+
+    Of many rows the mean alone is asked for: an exact expert may have to compute its factor for more.
+    """
+    target, found = made.model_.targets[0], np.zeros(1)
     rows = np.repeat(target.scaling.x_mean[None], 5, axis=0)
     with unnamed_columns(), silenced(Warning), np.errstate(invalid="ignore"):
-        made.summary()
+        few = made.summary().targets[0].rows <= FEW_ROWS
         if getattr(target, "transform", None) is None:
-            found = made.predict(rows, return_std=True)
-        else:  # means of a transformed target may be too large to compute, but not its median
+            found = made.predict(rows, return_std=few)
+        elif few:  # means of a transformed target may be too large to compute, but not its median
             found = made.predict_quantiles(rows, 0.5)
     if np.isnan(found).any():
         raise ValueError("its predictions are no numbers")

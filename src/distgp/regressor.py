@@ -5,6 +5,7 @@ A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -883,7 +884,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         A change that fails leaves what was fitted before.
         """
         attributes = vars(self)
-        with attributes.setdefault("_lock", RLock()):
+        # By process: the child of a fork has none of the threads that may hold its parent's.
+        with attributes.setdefault("_lock", {}).setdefault(os.getpid(), RLock()):
             before = attributes.copy()
             try:
                 with gradients():

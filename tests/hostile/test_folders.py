@@ -41,7 +41,10 @@ def estimator_readers():
     for kind in calls.ESTIMATORS.values():
         for name in calls.methods(kind):
             if "path" in calls.takes(kind, name) and name.startswith("fit"):
-                yield name, lambda path, name=name: getattr(tiny(training=None), name)(path, target="y")
+                yield (
+                    name,
+                    lambda path, name=name: getattr(tiny(training=None), name)(path, target="y"),
+                )
 
 
 READERS = {
@@ -122,7 +125,7 @@ class Folder:
 
     def empty(self):
         self.odd = True
-        open(self.place(), "wb").close()  # noqa: SIM115
+        open(self.place(), "wb").close()
 
     def cut(self):
         self.odd = True
@@ -141,7 +144,9 @@ class Folder:
         write(name, self.rng)
 
     def hidden(self):
-        with open(os.path.join(self.root, f".{int(self.rng.integers(10**6))}.parquet"), "wb") as file:
+        with open(
+            os.path.join(self.root, f".{int(self.rng.integers(10**6))}.parquet"), "wb"
+        ) as file:
             file.write(b"no table")
 
     def unreadable(self):
@@ -227,7 +232,13 @@ def test_commands_say_one_line_of_such_folders(tmp_path, alarm):
     for _ in range(times(3, 150)):
         folder = Folder(str(tmp_path / "f"), rng)
         signal.alarm(60)
-        given = ["predict", str(tmp_path / "m.safetensors"), folder.root, "-o", str(tmp_path / "o.csv")]
+        given = [
+            "predict",
+            str(tmp_path / "m.safetensors"),
+            folder.root,
+            "-o",
+            str(tmp_path / "o.csv"),
+        ]
 
         def command(given=given):
             done = CliRunner().invoke(app, [*given, "--force"])

@@ -23,8 +23,9 @@ from distgp.files import model_file
 MODELS = dict(calls.models())
 MOST_MEMORY = 2**28
 VALUES = [
-    None, True, False, 0, 1, -1, 3, 2**31, 2**63, 10**30, 0.5, -1e300, 1e-300, "", "x", "auto", "cuda", "meta",
-    "é" * 1000, [], [[]], [0] * 1000, [None, "x"], {}, {"tuple": []}, {"tuple": [1, 2, 3]}, {"dict": {}},
+    None, True, False, 0, 1, -1, 3, 2**31, 2**63, 10**30, 0.5, -1e300, 1e-300, "", "x", "auto", "cuda",
+    "meta",
+        "é" * 1000, [], [[]], [0] * 1000, [None, "x"], {}, {"tuple": []}, {"tuple": [1, 2, 3]}, {"dict": {}},
     {"dict": {"x": 1}}, {"float": "nan"}, {"float": "inf"}, {"float": "1e400"}, {"array": [1, 2, 3]},
     {"array": ["a"]}, {"array": []}, {"class": "transform/log", "path": "x", "fields": {}},
 ]  # fmt: skip
@@ -110,7 +111,8 @@ def forged(tensor, rng):
         lambda t: t[None],
         lambda t: t.mT.contiguous() if t.ndim > 1 else t[..., None],
         lambda t: torch.full_like(t, float("nan")) if t.is_floating_point() else torch.full_like(t, -1),
-        lambda t: torch.full_like(t, float("inf")) if t.is_floating_point() else ~t if t.dtype == torch.bool else t + 2**40,
+        lambda t: torch.full_like(t, float("inf")) if t.is_floating_point() else t.logical_not(),
+        lambda t: t if t.is_floating_point() or t.dtype == torch.bool else t + 2**40,
         lambda t: -t if t.dtype != torch.bool else t,
         lambda t: torch.zeros_like(t),
         lambda t: torch.zeros(0),
@@ -129,13 +131,35 @@ def test_every_tensor_replaced(parts, tmp_path):
             other = forged(tensors[name], rng)
         except (RuntimeError, TypeError):
             continue
-        what = (name, tuple(tensors[name].shape), tensors[name].dtype, tuple(other.shape), other.dtype)
+        what = (
+            name,
+            tuple(tensors[name].shape),
+            tensors[name].dtype,
+            tuple(other.shape),
+            other.dtype,
+        )
         tried(header, tensors | {name: other}, case, tmp_path / "f.safetensors", what)
 
 
 def test_every_entry_of_the_header_replaced(parts, tmp_path):
     header, tensors, case = parts
-    texts = ["", "0", "-1", "1", "2", "3", "²", "1e9", "None", "x" * 100_000, "{}", "[]", "null", "\0", "é"]
+    texts = [
+        "",
+        "0",
+        "-1",
+        "1",
+        "2",
+        "3",
+        "²",
+        "1e9",
+        "None",
+        "x" * 100_000,
+        "{}",
+        "[]",
+        "null",
+        "\0",
+        "é",
+    ]
     file = tmp_path / "f.safetensors"
     for name in header:
         for text in texts:

@@ -56,6 +56,22 @@ VALUES = {
     "dates of a zone": stamps("Europe/Berlin"),
     "dates of two zones": [*stamps("UTC")[: N // 2], *stamps("Asia/Tokyo")[N // 2 :]],
     "dates with and without a zone": [*stamps("UTC")[: N // 2], *stamps()[N // 2 :]],
+    "dates of Python with zones": [
+        datetime.datetime(
+            2024, 1, 1 + i, tzinfo=datetime.timezone(datetime.timedelta(hours=i % 5 - 2))
+        )
+        for i in range(N)
+    ],
+    "an hour that comes twice": pd.date_range(
+        "2024-10-27", periods=N, freq="15min", tz="Europe/Berlin"
+    ),
+    "an hour that is left out": pd.date_range(
+        "2024-03-31", periods=N, freq="15min", tz="Europe/Berlin"
+    ),
+    "dates of Arrow with a zone": stamps("America/New_York").astype(
+        "timestamp[us, America/New_York][pyarrow]"
+    ),
+    "dates and absent zones": [*stamps("UTC")[: N - 1], pd.NaT],
     "days of Python": [datetime.date(1500 + 20 * i, 1, 1) for i in range(N)],
     "durations": stamps() - stamps()[0],
     "an absent date": stamps().where(np.arange(N) != 3),

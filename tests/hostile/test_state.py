@@ -39,7 +39,9 @@ def test_values_are_known_for_every_argument():
     for kind in calls.ESTIMATORS.values():
         for name in calls.methods(kind):
             lacking = calls.takes(kind, name).keys() - calls.VALUES.keys()
-            assert not lacking, f"add values for {lacking} of {kind.__name__}.{name} to calls.VALUES"
+            assert not lacking, (
+                f"add values for {lacking} of {kind.__name__}.{name} to calls.VALUES"
+            )
 
 
 def state():
@@ -52,7 +54,7 @@ def state():
             torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(),
         ),
         "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),
-        "random": (random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()),
+        "random": (random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()),  # noqa: NPY002
         "blas": [(one["filepath"], one["num_threads"]) for one in LIBRARIES.info()],
         "process": (dict(os.environ), os.getcwd(), sys.getrecursionlimit(), gc.isenabled()),
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
@@ -78,7 +80,7 @@ def elsewhere():
 
 @contextlib.contextmanager
 def seeded():
-    np.random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
     random.seed(3)
     torch.manual_seed(3)
     yield

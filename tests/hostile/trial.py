@@ -30,13 +30,13 @@ def times(quick: int, full: int) -> int:
     return full if FULL else quick
 
 
-def outcome(kind: str, call: Callable[[], Any]) -> Any:
+def outcome(kind: str | None, call: Callable[[], Any]) -> Any:
     """What a call returns, or None where it refuses with a clear error; fails on any other.
 
     Parameters
     ----------
-    kind : str
-        What the tally counts it as.
+    kind : str, optional
+        What the tally counts it as; None for a call that others are compared with, which is not counted.
     call : callable
         What is tried. Warnings are allowed.
     """
@@ -46,12 +46,18 @@ def outcome(kind: str, call: Callable[[], Any]) -> Any:
             found = call()
     except Exception as error:
         why = unclear(error)
-        TALLY[kind, "held: a clear error" if why is None else "broke"] += 1
+        count(kind, "held: a clear error" if why is None else "broke")
         if why is not None:
             raise AssertionError(f"{why}: {type(error).__name__}: {error}") from error
         return None
-    TALLY[kind, "held: a result"] += 1
+    count(kind, "held: a result")
     return found
+
+
+def count(kind: str | None, ending: str) -> None:
+    """Add a trial to the tally, unless it is of no kind."""
+    if kind is not None:
+        TALLY[kind, ending] += 1
 
 
 def unclear(error: Exception) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,16 @@ LEAST_POLISH, MOST_POLISH = 4, 20
 """Evaluations of the likelihood of all rows after nearest rows have led near its maximum, and as many again
 without bounds of ours."""
 _LOCK = threading.Lock()
+
+
+def _unlocked_after_fork() -> None:
+    """Have a new lock in a forked process: the thread that may hold the old one is not there."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlocked_after_fork)
 
 
 class GaussianNLL(torch.autograd.Function):

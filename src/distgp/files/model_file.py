@@ -267,8 +267,8 @@ def _check(path: Path | str, header: dict[str, str]) -> None:
     number = header.get("format", "")
     if not (number.isascii() and number.isdigit()) or int(number) > FORMAT:
         raise ModelFileError(
-            f"{path} was written by distgp {header.get('distgp')!s:.20} in format {number:.20}, this is distgp "
-            f"{__version__} which reads up to {FORMAT}: install a newer distgp"
+            f"{path} was written by distgp {header.get('distgp')!s:.20} in format {number:.20}, this is "
+            f"distgp {__version__} which reads up to {FORMAT}: install a newer distgp"
         )
 
 

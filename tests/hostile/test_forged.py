@@ -25,7 +25,7 @@ MOST_MEMORY = 2**28
 VALUES = [
     None, True, False, 0, 1, -1, 3, 2**31, 2**63, 10**30, 0.5, -1e300, 1e-300, "", "x", "auto", "cuda",
     "meta",
-        "é" * 1000, [], [[]], [0] * 1000, [None, "x"], {}, {"tuple": []}, {"tuple": [1, 2, 3]}, {"dict": {}},
+    "é" * 1000, [], [[]], [0] * 1000, [None, "x"], {}, {"tuple": []}, {"tuple": [1, 2, 3]}, {"dict": {}},
     {"dict": {"x": 1}}, {"float": "nan"}, {"float": "inf"}, {"float": "1e400"}, {"array": [1, 2, 3]},
     {"array": ["a"]}, {"array": []}, {"class": "transform/log", "path": "x", "fields": {}},
 ]  # fmt: skip

@@ -198,10 +198,19 @@ def busy():  # the fork comes in the middle of this
         test_state.attempt(made[0][0])
         if hasattr(case.gp, "partial_fit"):
             case.gp.partial_fit(case.X, case.y).drop_experts(-1)
+def held():  # whether another thread changes the model at this moment
+    locks = [*vars(case.gp).get("_lock", {}).values()]
+    free = [lock.acquire(blocking=False) for lock in locks]
+    for lock, mine in zip(locks, free):
+        if mine:
+            lock.release()
+    return not all(free)
 def change():
     case.gp.fit(case.X, case.y)
 thread = threading.Thread(target=busy if sys.argv[3] == "busy" else lambda: None)
 thread.start()
+while sys.argv[3] == "busy" and hasattr(case.gp, "partial_fit") and not held():
+    pass
 child = os.fork()
 if child == 0:
     signal.alarm(60)  # a child that waits for a thread that is not there is ended

@@ -162,7 +162,7 @@ def test_every_entry_of_the_header_replaced(parts, tmp_path):
     ]
     file = tmp_path / "f.safetensors"
     for name in header:
-        for text in texts:
+        for text in texts[:: times(5, 1)]:
             save_file(tensors, str(file), header | {name: text})
             found = outcome("forged fields", lambda: distgp.load(file).predict(case.points))
             known = outcome("forged fields", lambda: model_file.header(file))

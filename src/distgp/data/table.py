@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote
@@ -214,7 +214,8 @@ class Table:
                     _refuse_bytes(part.schema, path)
                     parts.append(with_keys(_empty_is_missing(part), keys))
             return pa.concat_tables(parts, promote_options="permissive")
-        batches = list(self.batches())
+        whole = replace(self, system=fs.LocalFileSystem()) if self._is_mapped else self
+        batches = list(whole.batches())
         return pa.Table.from_batches(batches, schema=batches[0].schema if batches else self.schema)
 
     def batches(
@@ -228,11 +229,26 @@ class Table:
             known[field.name] = pa.string() if text else field.type
         known |= {name: kind for name, kind in (types or {}).items() if kind is not None}
         for path, keys in zip(self.paths, self.keys, strict=True):
+            before = self.system.get_file_info(path)
             with _reader(self.system, path, self.kind, known, rows) as (_, pieces):
                 for piece in pieces:
                     piece = self._uniform(with_keys(piece, keys))
                     for start in range(0, piece.num_rows, rows):
                         yield piece.slice(start, rows)
+                        self._refuse_changed(before)
+
+    @property
+    def _is_mapped(self) -> bool:
+        """Whether files are mapped into memory as they are read."""
+        return self.kind == "arrow" and isinstance(self.system, fs.LocalFileSystem)
+
+    def _refuse_changed(self, before: fs.FileInfo) -> None:
+        """Refuse a mapped file that has changed: a look at what is gone would kill the process."""
+        if not self._is_mapped:
+            return
+        now = self.system.get_file_info(before.path)
+        if (now.size, now.mtime_ns) != (before.size, before.mtime_ns):
+            raise TableError(f"{before.path} was changed while it was read: read it again")
 
     def _uniform(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         """Bring a file's columns into the order and, unless it is CSV, the types of the schema."""

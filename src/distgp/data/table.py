@@ -191,6 +191,8 @@ class Table:
                 f"{path} matches files of several kinds: {', '.join(kinds)}. Choose one with a glob, such "
                 f"as '*.{kinds[-1]}'"
             )
+        if kinds == ["arrow"] and isinstance(system, fs.LocalFileSystem):
+            system = fs.LocalFileSystem(use_mmap=True)  # a long batch is not read as a whole
         schemas = []
         for name, own in zip(paths, keys, strict=True):
             with _reader(system, name, kinds[0], {}) as (schema, _):
@@ -396,10 +398,7 @@ def _parquet(file: pa.NativeFile, _types: Types, rows: int) -> Any:
 
 
 def _arrow(file: pa.NativeFile, _types: Types, _rows: int) -> Any:
-    """Open an Arrow file in either of its forms: with an index at the end, or as a stream.
-
-    It is not mapped into memory: where a mapped file is cut while it is read, the process is killed.
-    """
+    """Open an Arrow file in either of its forms: with an index at the end, or as a stream."""
     try:
         reader = pa.ipc.open_file(file)
     except pa.ArrowInvalid:

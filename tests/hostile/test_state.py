@@ -235,7 +235,10 @@ def test_calls_after_a_fork(name, kind):
     tries = times(20, 150) if kind == "quiet" else 1
     for _ in range(1 if kind == "quiet" else times(1, 5)):
         command = [sys.executable, "-W", "ignore", "-c", FORKED, name, str(tries), kind]
-        done = subprocess.run(command, capture_output=True, text=True)
+        path = os.pathsep.join(map(str, sys.path))  # where pytest finds these tests
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         TALLY["after a fork", "held: a result"] += tries
 

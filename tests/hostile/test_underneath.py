@@ -174,7 +174,10 @@ def test_tables_that_change_while_they_are_read(tmp_path):
         str(times(30, 900)),
         "0",
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    path = os.pathsep.join(map(str, sys.path))  # where pytest finds these tests
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+    )
     assert done.returncode == 0, f"ended by {done.returncode}: {done.stderr[-2000:]}"
     ends = json.loads(done.stdout)
     for end in ends:

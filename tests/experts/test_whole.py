@@ -211,6 +211,7 @@ def test_costs_grow_with_the_rows():
 @pytest.fixture
 def _no_factor_is_kept(monkeypatch):
     monkeypatch.setattr(exact, "ROWS_WITH_FACTOR", 30)
+    monkeypatch.setattr("distgp.mixin.FEW_ROWS", 0)  # so that loading asks for no variance
 
 
 def factorisations(monkeypatch) -> list[int]:

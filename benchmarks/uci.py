@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,7 +31,7 @@ import others
 import torch
 from _measure import read_csv, table_in_page
 from scipy.stats import norm
-from uci_tables import TABLES, Results, Row, Split, split_of
+from uci_tables import TABLES, Results, Row, Split, arguments, on_every_split
 
 import distgp
 from distgp import metrics
@@ -146,28 +145,14 @@ def page() -> None:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES)
-    parser.add_argument("--splits", nargs="*", type=int, default=[0])
+    parser = arguments(__doc__)
     parser.add_argument("--svgp", nargs=2, type=float, default=(20.0, 120.0))
-    parser.add_argument("--page", action="store_true")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.page:
         return page()
-    results = Results(given.out or RESULTS / f"uci-{given.device}.csv", given.device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for table in given.tables:
-            for split in given.splits:
-                data = split_of(given.data, table, split)
-                key: Row = {"table": table, "split": split, "n": len(data[1])}
-                measured(results, key | {"d": data[0].shape[1]}, data, given)
-    return None
+    return on_every_split(
+        given, "uci", lambda results, key, data: measured(results, key, data, given)
+    )
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ table. Papers give RMSE and NLPD in units of the standard deviation of the train
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import hashlib
 import io
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,3 +138,32 @@ class Results:
             writer.writeheader()
             writer.writerows(self.rows)
         return row
+
+
+def arguments(about: str | None) -> argparse.ArgumentParser:
+    """Return the options of a script that measures on every table and split."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES)
+    parser.add_argument("--splits", nargs="*", type=int, default=[0])
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def on_every_split(
+    given: argparse.Namespace, name: str, measured: Callable[[Results, Row, Split], None]
+) -> None:
+    """Measure on all tables and splits that were asked for, into the CSV of this name and device."""
+    path = Path(__file__).parent / "results" / f"{name}-{given.device}.csv"
+    results = Results(given.out or path, given.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for table in given.tables:
+            for split in given.splits:
+                data = split_of(given.data, table, split)
+                key: Row = {"table": table, "split": split, "n": len(data[1])}
+                measured(results, key | {"d": data[0].shape[1]}, data)

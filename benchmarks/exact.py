@@ -195,7 +195,7 @@ def page() -> None:
         "| --- " * 5 + "|",
     ]
     solves += [
-        f"| {int(r['n']):,} | {r['d']} | {r['iterations']} | {float(r['change']):.1g} | "
+        f"| {int(r['n']):,} | {r['d']} | {r['iterations']} | {float(r['change']):.2g} | "
         f"{float(r['fit']):.1f} |"
         for r in rows
         if r["method"] == "solve"

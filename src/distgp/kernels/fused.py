@@ -1,7 +1,7 @@
 """Products of a kernel matrix and a vector on a GPU, without the matrix.
 
 Where a matrix is too large to be kept, its blocks would be made, written and read for every product. Here
-each entry is made where it is needed and forgotten: a million rows take seconds instead of a minute.
+each entry is made where it is needed and forgotten.
 """
 
 from __future__ import annotations

@@ -28,9 +28,7 @@ def fits(value: object, hint: Any) -> bool:
         return any(fits(value, one) for one in inside)
     if origin is Literal:
         return value in inside
-    if origin is list and isinstance(
-        value, np.ndarray
-    ):  # files hold long lists of numbers as arrays
+    if origin is list and isinstance(value, np.ndarray):  # long lists of numbers in files
         return value.dtype.kind == "f"
     if origin is not None:
         return isinstance(value, origin) and _items_fit(value, inside)

@@ -126,9 +126,7 @@ class ExactExpert(Expert):
 
     def polish_for(self, n: int, d: int, like: Tensor, seconds: float) -> int:
         """As many evaluations as fit twice, at most 20; none where they are too few to lead anywhere."""
-        if (
-            n <= DIRECT_ROWS
-        ):  # where training looks at all rows anyhow, no time goes into an estimate
+        if n <= DIRECT_ROWS:  # training looks at all rows anyhow: no time goes into an estimate
             return 0
         fit = int(0.5 * seconds / cost.cost_of_objective(n, d, like).seconds) - 1
         return min(fit, MOST_POLISH) if fit >= LEAST_POLISH else 0

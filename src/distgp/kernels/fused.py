@@ -94,7 +94,7 @@ def has_product(kernel: Kernel, X: Tensor) -> bool:
     if not X.is_cuda or found is None or found.variance.ndim or found.kernel.lengthscale.ndim > 1:
         return False
     columns = found.kernel.scaled(X[:1]).shape[-1]
-    return columns <= MOST_COLUMNS and _compiled(found.kernel, columns, "float") is not None
+    return columns <= MOST_COLUMNS and _compiled(found.kernel, columns, "float", X) is not None
 
 
 def product(kernel: Kernel, X1: Tensor, X2: Tensor, p: Tensor, dtype: torch.dtype) -> Tensor:
@@ -103,7 +103,7 @@ def product(kernel: Kernel, X1: Tensor, X2: Tensor, p: Tensor, dtype: torch.dtyp
     assert found is not None
     A, B = (found.kernel.scaled(X.to(torch.float64)).contiguous() for X in (X1, X2))
     entry = "double" if dtype == torch.float64 else "float"
-    launch = _compiled(found.kernel, A.shape[-1], entry)
+    launch = _compiled(found.kernel, A.shape[-1], entry, A)
     assert launch is not None
     out = torch.empty(len(A), dtype=torch.float64, device=A.device)
     grid, block = (-(-len(A) // ROWS), 1, 1), (ROWS, 1, 1)
@@ -113,8 +113,12 @@ def product(kernel: Kernel, X1: Tensor, X2: Tensor, p: Tensor, dtype: torch.dtyp
     return found.variance.to(torch.float64) * out
 
 
-def _compiled(kernel: FixedShape, columns: int, entry: str) -> Callable[..., None] | None:
-    return _program(str(kernel.formula), columns, entry, torch.cuda.current_device())
+def _compiled(
+    kernel: FixedShape, columns: int, entry: str, like: Tensor
+) -> Callable[..., None] | None:
+    """Return the program for the device of a tensor."""
+    with torch.cuda.device(like.device):
+        return _program(str(kernel.formula), columns, entry, torch.cuda.current_device())
 
 
 @cache

@@ -210,9 +210,7 @@ class Learning:
             results += found
         if algorithm.polish:
             theta, held = results[-1].parameters, "noise" in self.fixed
-            if (
-                not held
-            ):  # below the floor the objective hardly depends on it, and would not lead back
+            if not held:  # below the floor the objective hardly depends on it, and leads nowhere
                 theta = replace(theta, noise=theta.noise.clamp_min(floor))
             polish = Fact(n_iter=min(algorithm.polish, algorithm.n_iter))
             results.append(self._train(polish, expert, theta, shards, limits.now))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import re
 import socket
-import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 try:
@@ -32,21 +29,14 @@ except ImportError as error:  # pragma: no cover - depends on the installation
         "serving needs FastAPI and uvicorn, which are not installed: pip install 'distgp[serve]'"
     ) from error
 
-from distgp import DistributedGPRegressor, SparseGridGP, __version__, load
-from distgp.data.encoding import Columns
+from distgp import DistributedGPRegressor, __version__, load
 from distgp.regressor import unnamed
-from distgp.serve.connections import Connection, room
-from distgp.serve.rows import (
-    Held,
-    arrow_rows,
-    finite_inputs,
-    json_rows,
-    one_line,
-    refused,
-    whole_body,
-)
+from distgp.serve.answers import JSON, TOLD, forms, warnings_kept
+from distgp.serve.changes import Model, Served, refuse_pages
+from distgp.serve.connections import Connection, logged, room
+from distgp.serve.described import ANSWERS, ROWS_IN
+from distgp.serve.rows import Held, finite_inputs, one_line, refused, whole_body
 
-JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 MOST_ROWS, MOST_BYTES = 100_000, 2**26
 MOST_JSON = 2**23
 """Bytes of JSON at most: while Python reads it, nothing else may run, `/health` included."""
@@ -54,10 +44,8 @@ CORES = os.cpu_count() or 1
 PATIENCE = 30
 """Seconds that running requests have to finish once the server is told to end."""
 OUTPUTS = ("mean", "std", "lower", "upper")
-Model: TypeAlias = DistributedGPRegressor | SparseGridGP
-
-_told: ContextVar[list[str] | None] = ContextVar("told", default=None)
-"""The warnings of the prediction that this thread works on."""
+MOST_QUANTILES = 99
+Log: TypeAlias = Callable[[str], object]
 
 
 def app(
@@ -66,62 +54,157 @@ def app(
     max_bytes: int = MOST_BYTES,
     at_once: int | None = None,
     hosts: Collection[str] | None = None,
+    observe: bool = False,
+    reload: Callable[[], Model] | None = None,
 ) -> FastAPI:
-    """Build the ASGI application that answers `POST /predict`, `GET /info` and `GET /health`.
+    """Build the ASGI application that answers `POST /predict`, `GET /info`, `GET /health` and more.
+
+    `GET /openapi.json` describes all of its routes to programs.
 
     Parameters
     ----------
     model : DistributedGPRegressor or SparseGridGP
         A fitted model.
-    max_rows, max_bytes : int
-        The largest number of rows, and of bytes, of one request; larger ones are refused, as is JSON
-        of more than 8 MiB. Unfinished requests together may have sent four times `max_bytes`.
+    max_rows : int
+        The largest number of rows of one request; larger ones are refused.
+    max_bytes : int
+        The same of bytes; JSON is refused beyond 8 MiB. Unfinished requests together may have sent
+        four times as many.
     at_once : int, optional
         The number of requests at most that are predicted at the same time, the others wait; by
         default the root of the number of cores.
     hosts : collection of str, optional
         Names by which clients may call the server, beside "localhost" and any IP address; others are
         refused. By default all names are taken: a server of your own knows its names.
+    observe : bool, default=False
+        Whether `POST /observe` adds rows with their targets to the model, by `partial_fit`. Whoever can
+        reach the server can then change its predictions.
+    reload : callable, optional
+        Returns the model that `POST /reload` serves from then on; by default there is no such route.
     """
     checks = [] if hosts is None else [Depends(_named({name.lower() for name in hosts}))]
-    api = FastAPI(lifespan=_warnings_kept, openapi_url=None, dependencies=checks)
+    api = FastAPI(
+        title="distgp",
+        version=__version__,
+        lifespan=warnings_kept,
+        openapi_url=None,
+        dependencies=checks,
+    )
     api.add_exception_handler(RequestValidationError, _bad_options)
     api.add_exception_handler(Exception, _internal_error)
-    columns = model.model_.schema.columns or Columns.of_numbers(model.summary().columns)
-    about = _about(model, columns) | {"max_rows": max_rows, "max_bytes": max_bytes}
-    about["max_json_bytes"] = most_json = min(max_bytes, MOST_JSON)
+    limits = {"max_rows": max_rows, "max_bytes": max_bytes}
+    served = Served(model, limits | {"max_json_bytes": min(max_bytes, MOST_JSON)})
     slots, held = asyncio.Semaphore(at_once or _predictions_at_once()), Held(4 * max_bytes)
+    _add_descriptions(api, served)
+    _add_predictions(api, served, slots, held)
+    if observe:
+        served.check_observes()
+        _add_observations(api, served, slots, held)
+    if reload is not None:
+        _add_reloads(api, served, reload)
+    return api
 
-    @api.get("/health")
+
+def _add_descriptions(api: FastAPI, served: Served) -> None:
+    """Add the routes that tell what the server is."""
+
+    @api.get("/health", responses=ANSWERS["health"])
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @api.get("/info")
+    @api.get("/info", responses=ANSWERS["info"])
     async def info() -> dict[str, Any]:
-        return about
+        return served.now.about
 
-    @api.post("/predict")
+    @api.get("/openapi.json")
+    async def openapi() -> dict[str, Any]:
+        return api.openapi()
+
+
+def _add_predictions(api: FastAPI, served: Served, slots: asyncio.Semaphore, held: Held) -> None:
+    """Add the route that predicts."""
+
+    @api.post("/predict", responses=ANSWERS["predict"], openapi_extra=ROWS_IN)
     async def predict(
         request: Request,
         latent: bool = False,
         interval: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        quantiles: Annotated[str | None, Query(description="such as 0.1,0.9")] = None,
         unknown: Literal["refuse", "new"] | None = None,
     ) -> Response:
-        read, write = _forms(request)
-        most = most_json if read is json_rows else max_bytes
+        levels = _levels(quantiles)
+        model, columns, _ = served.now
+        read, write = forms(request)
 
         def work(body: bytearray) -> Response:
-            rows = read(body, columns, max_rows)
+            told: list[str] = []
+            TOLD.set(told)
+            rows = read(body, columns, served.limits["max_rows"])
             X = finite_inputs(rows, columns, unknown or getattr(model, "unknown", "refuse"))
-            return write(*_predicted(model, X, latent, interval))
+            found = _predicted(model, X, latent, interval, levels)
+            return write(found, list(dict.fromkeys(told)))
 
-        with suppress(ClientDisconnect):
-            async with whole_body(request, most, held) as body, slots:
-                if not await request.is_disconnected():
-                    return await asyncio.to_thread(work, body)
-        return Response(status_code=400)  # nobody is there to read it
+        return await _worked(request, served, slots, held, work)
 
-    return api
+
+def _add_observations(api: FastAPI, served: Served, slots: asyncio.Semaphore, held: Held) -> None:
+    """Add the route that learns from new rows."""
+
+    @api.post(
+        "/observe",
+        responses=ANSWERS["observe"],
+        openapi_extra=ROWS_IN,
+        dependencies=[Depends(refuse_pages)],
+    )
+    async def observe(request: Request) -> Response:
+        read = forms(request)[0]
+
+        def work(body: bytearray) -> Response:
+            return JSONResponse(served.observe(read, body, served.limits["max_rows"]))
+
+        return await _worked(request, served, slots, held, work)
+
+
+def _add_reloads(api: FastAPI, served: Served, read: Callable[[], Model]) -> None:
+    """Add the route that serves another model."""
+
+    @api.post("/reload", responses=ANSWERS["reload"], dependencies=[Depends(refuse_pages)])
+    async def reload() -> dict[str, Any]:
+        return await asyncio.to_thread(served.reload, read)
+
+
+async def _worked(
+    request: Request,
+    served: Served,
+    slots: asyncio.Semaphore,
+    held: Held,
+    work: Callable[[bytearray], Response],
+) -> Response:
+    """Read the rows of a request, wait for a slot, and work on them in a thread."""
+    small = request.headers.get("content-type", "").lower().startswith(JSON)
+    most = served.limits["max_json_bytes" if small else "max_bytes"]
+    with suppress(ClientDisconnect):
+        async with whole_body(request, most, held) as body, slots:
+            if not await request.is_disconnected():
+                return await asyncio.to_thread(work, body)
+    return Response(status_code=400)  # nobody is there to read it
+
+
+def _levels(text: str | None) -> list[float]:
+    """Read the probabilities of quantiles, such as "0.1,0.9"."""
+    given = [] if text is None else text.split(",")
+    try:
+        levels = [float(one) for one in given]
+    except ValueError:
+        levels = [math.nan]
+    if not all(0 < level < 1 for level in levels) or len(set(levels)) < len(given):
+        raise refused(
+            422,
+            f"quantiles: expected different probabilities between 0 and 1 such as 0.1,0.9, got {text!r}",
+        )
+    if len(levels) > MOST_QUANTILES:
+        raise refused(422, f"quantiles: expected {MOST_QUANTILES} at most, got {len(levels)}")
+    return levels
 
 
 def serve(
@@ -130,8 +213,9 @@ def serve(
     port: int = 8000,
     device: str | None = None,
     ready: Callable[[str], object] = print,
-    at_once: int | None = None,
     names: Collection[str] = (),
+    allow: Collection[str] = (),
+    log: Log | None = None,
     **limits: int,
 ) -> None:
     """Serve a model file until the process is interrupted or told to end; running requests are answered.
@@ -151,15 +235,29 @@ def serve(
     names : collection of str, default=()
         Names by which clients may call the server, beside `host`, "localhost" and any IP address: a
         page in a browser can have its own name stand for this machine, and ask in its user's stead.
-    at_once, **limits
-        As of `app`: `max_rows` and `max_bytes`.
+    allow : collection of {"observe", "reload"}, default=()
+        Which changes clients may make: add rows to the model, which are lost when the server ends, or
+        have it load the file again.
+    log : callable, optional
+        Called with a line for each request that was answered; by default none is written.
+    **limits
+        As of `app`: `max_rows`, `max_bytes` and `at_once`.
     """
-    at_once = at_once or _predictions_at_once()
+    if strange := set(allow) - {"observe", "reload"}:
+        raise ValueError(f"clients may be allowed to observe or reload, got {', '.join(strange)}")
+    at_once = limits.pop("at_once", None) or _predictions_at_once()
     # Predictions that each had threads for all cores would spend their time waiting for each other's.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), CORES // at_once)))
-    api = app(load(path, device), at_once=at_once, hosts={host, *names}, **limits)
+    api = app(
+        load(path, device),
+        at_once=at_once,
+        hosts={host, *names},
+        observe="observe" in allow,
+        reload=partial(load, path, device) if "reload" in allow else None,
+        **limits,
+    )
     config = uvicorn.Config(
-        api,
+        api if log is None else logged(api, log),
         http=Connection,
         backlog=room()[1],
         log_level="warning",
@@ -217,35 +315,23 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _forms(request: Request) -> tuple[Callable[..., pa.Table], Callable[..., Response]]:
-    """Return the reader of a request's content type, and the writer of the type that the client accepts."""
-    given = request.headers.get("content-type", "")
-    form = given.partition(";")[0].strip().lower()
-    if form not in _READERS:
-        raise refused(415, f"expected the content type {JSON} or {ARROW}, got {given!r}")
-    accepted = request.headers.get("accept", "").lower()
-    answered = next((other for other in _READERS if other in accepted), form)
-    return _READERS[form], _WRITERS[answered]
-
-
 def _predicted(
-    model: Model, X: np.ndarray, latent: bool, interval: float | None
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return mean, std and the ends of the interval for each row, and the model's warnings about them."""
-    told: list[str] = []
-    _told.set(told)
+    model: Model, X: np.ndarray, latent: bool, interval: float | None, levels: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Return mean, std, the ends of the interval and quantiles of each row."""
     try:
-        values = _predictions(model, X, latent, interval)
+        found = dict(zip(OUTPUTS, _predictions(model, X, latent, interval), strict=False))
+        found |= _quantiles(model, X, latent, levels)
     except ValueError as error:  # values too large to compute with are the client's to mend
         raise refused(422, str(error)) from error
-    finite = np.isfinite(np.stack(values, axis=1)).reshape(len(X), -1).all(1)
+    finite = np.isfinite(np.stack([*found.values()], axis=1)).reshape(len(X), -1).all(1)
     if not finite.all():
         raise refused(
             422,
             f"no finite interval for {int((~finite).sum())} of {len(X)} rows: calibration had too few rows "
             "for so wide an interval",
         )
-    return dict(zip(OUTPUTS, values, strict=False)), told
+    return found
 
 
 def _predictions(
@@ -261,66 +347,18 @@ def _predictions(
     return mean, std, mean - half, mean + half
 
 
-@asynccontextmanager
-async def _warnings_kept(api: FastAPI) -> AsyncIterator[None]:
-    """Put distgp's warnings into the answer of the prediction that they are about."""
-    del api
-    show = warnings.showwarning  # `catch_warnings` would mix up those of different threads
-
-    def keep(message: Warning | str, category: type[Warning], *details: Any) -> None:
-        told = _told.get()
-        if told is not None and category.__module__.startswith("distgp"):
-            told.append(one_line(str(message)))
-        else:
-            show(message, category, *details)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)  # for each answer, not the first alone
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        warnings.showwarning = keep
-        yield
-
-
-def _json_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
-    lists = {name: values.tolist() for name, values in found.items()}
-    return Response(json.dumps({**lists, "warnings": told}), media_type=JSON)
-
-
-def _arrow_answer(found: Mapping[str, np.ndarray], told: list[str]) -> Response:
-    """Answer with a stream of one column each, of lists where there are several targets."""
-    columns = {name: _column(values) for name, values in found.items()}
-    table = pa.table(columns, metadata={"warnings": json.dumps(told)})
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-    return Response(out.getvalue().to_pybytes(), media_type=ARROW)
-
-
-def _column(values: np.ndarray) -> pa.Array:
-    flat = pa.array(values.ravel())
-    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-
-
-_READERS = {JSON: json_rows, ARROW: arrow_rows}
-_WRITERS = {JSON: _json_answer, ARROW: _arrow_answer}
-
-
-def _about(model: Model, columns: Columns) -> dict[str, Any]:
-    """Describe a model and its columns to a client."""
-    targets, listed = model.summary().targets, []
-    for column in columns.inputs:
-        kind = "boolean" if column.boolean else column.kind
-        known = {"categories": column.categories} if column.kind == "category" else {}
-        listed.append({"name": column.name, "kind": kind, **known})
-    return {
-        "distgp": __version__,
-        "estimator": type(model).__name__,
-        "expert": targets[0].expert,
-        "aggregation": targets[0].aggregation,
-        "rows": targets[0].rows,
-        "targets": [target.target for target in targets],
-        "columns": listed,
-    }
+def _quantiles(
+    model: Model, X: np.ndarray, latent: bool, levels: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Return the quantiles that are asked for, by names such as q0.1."""
+    if not levels:
+        return {}
+    if isinstance(model, DistributedGPRegressor):
+        found = unnamed(model.predict_quantiles, X, levels, latent=latent)
+    else:
+        mean, std = unnamed(model.predict, X, return_std=True, latent=latent)
+        found = mean[..., None] + std[..., None] * [NormalDist().inv_cdf(q) for q in levels]
+    return {f"q{level:g}": found[..., place] for place, level in enumerate(levels)}
 
 
 def _bad_options(request: Request, error: Exception) -> Response:

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+LONGEST_LINE = 200
+"""Characters of a request in the log, at most."""
 
 HEADERS = 10.0
 """Seconds that a client has to begin a request, with all of its headers, or to take some of an answer."""
@@ -35,6 +43,42 @@ def room() -> tuple[int, int]:
         spare = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_DESCRIPTORS, 6)
         return min(MOST_CONNECTIONS, spare // 3), min(BACKLOG, spare // 6)
     return MOST_CONNECTIONS, BACKLOG
+
+
+def logged(api: Application, log: Callable[[str], object]) -> Application:
+    """Return the same application, with a line of the log for each request that was answered.
+
+    It has the time, the client's address, the request, the status of the answer (0 for none), and the
+    milliseconds that it took. Nothing of the rows is in it.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await api(scope, receive, send)
+        status, begin, when = 0, time.perf_counter(), datetime.now(UTC)
+
+        async def seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await api(scope, receive, seen)
+        finally:
+            took = 1000 * (time.perf_counter() - begin)
+            client = (scope["client"] or ("unknown",))[0]
+            log(f"{when:%Y-%m-%dT%H:%M:%SZ} {client} {_request(scope)} {status} {took:.1f} ms")
+
+    return call
+
+
+def _request(scope: Scope) -> str:
+    """Return method, path and options of a request as they were sent, on one line, cut where it is long."""
+    options = b"?" + scope["query_string"] if scope["query_string"] else b""
+    sent = (scope["raw_path"] + options).decode("ascii", "backslashreplace")
+    text = "".join(c if c.isprintable() else "?" for c in f"{scope['method']} {sent}")
+    return text[:LONGEST_LINE] + ("…" if len(text) > LONGEST_LINE else "")
 
 
 class Connection(H11Protocol):

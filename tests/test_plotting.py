@@ -462,3 +462,25 @@ def test_wide_ranges_are_drawn_on_a_log_axis():
     results = [Result("a", rmse=1e-12), Result("b", rmse=1.0)]
     ax = plotting.plot_comparison(results)
     assert ax.get_xscale() == "log" and min(bar.get_width() for bar in ax.patches) == 1e-3
+
+
+def test_of_many_columns_the_most_relevant_are_drawn_and_texts_as_bars():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(80, 20)), columns=[f"c{j}" for j in range(20)])
+    table["sky"] = rng.choice(["clear", "rain", "snow"], 80)
+    y = 3.0 * table["c7"] + (table["sky"] == "rain")
+    fixed = {"expert": "exact", "n_experts": 1}
+    kernel = "matern52(1, columns=[c7, sky]) + matern52(9)"
+    gp = DistributedGPRegressor(kernel=kernel, training=None, **fixed).fit(table, y)
+    for draw in (plotting.plot_slices, plotting.plot_partial_dependence):
+        drawn = draw(gp, table)
+        names = [ax.get_xlabel() for ax in drawn]
+        assert len(drawn) == 12 and {"c7", "sky"} <= set(names)
+        sky = drawn[names.index("sky")]
+        assert [text.get_text() for text in sky.get_xticklabels()] == ["clear", "rain", "snow"]
+        assert len(sky.patches) == 3
+        at_rain = table.assign(sky="rain")
+    (ax,) = plotting.plot_partial_dependence(gp, table, "sky", sample=len(table))
+    np.testing.assert_allclose(ax.lines[0].get_ydata()[1], gp.predict(at_rain).mean())
+    first, sky = plotting.plot_residuals(gp, table, y, features="sky")
+    assert len(first.get_xticklabels()) and sky.get_xticklabels()[2].get_text() == "snow"

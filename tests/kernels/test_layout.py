@@ -67,21 +67,27 @@ def test_there_and_back_is_the_same_kernel(kind):
     close(again(X), kernel(X), rtol=1e-9, atol=1e-10)
 
 
-def test_one_lengthscale_stays_one_where_the_scales_are_the_same():
+def test_one_lengthscale_stays_one():
     layout = InputLayout.of_array(3, scale=[2.0, 2.0, 5.0])
     assert repr(in_data_units(RBF(4.0, active_dims=[0, 1]), layout)) == repr(RBF(2.0, [0, 1]))
-    assert repr(in_data_units(RBF(4.0), layout)) == "RBF(lengthscale=[2.0, 2.0, 0.8])"
+    assert repr(in_data_units(RBF([4.0] * 3), layout)) == "RBF(lengthscale=[2.0, 2.0, 0.8])"
+    tied = in_data_units(
+        RBF(4.0, active_dims=[0, 2]), InputLayout.of_array(3, scale=[2.0, 9.0, 8.0])
+    )
+    assert repr(tied) == "RBF(lengthscale=[1.0], active_dims=(0, 2), stretch=(0.5, 2.0))"
     shared = RBF([4.0, 5.0], shared=(0, 0, 1))
     assert repr(in_data_units(shared, layout)) == "RBF(lengthscale=[2.0, 1.0], shared=(0, 0, 1))"
     apart = RBF([4.0, 5.0], shared=(0, 1, 1))
-    assert repr(in_data_units(apart, layout)) == "RBF(lengthscale=[2.0, 2.5, 1.0])"
+    wide = InputLayout.of_array(3, scale=[2.0, 2.0, 8.0])
+    found = "RBF(lengthscale=[2.0, 1.25], shared=(0, 1, 1), stretch=(1.0, 0.5, 2.0))"
+    assert repr(in_data_units(apart, wide)) == found
 
 
 def test_batches_and_dtypes_stay():
     lengths = torch.tensor([[1.0], [2.0]], dtype=torch.float32)
     found = in_data_units(RBF(lengths), TABLE)
-    assert found.lengthscale.shape == (2, 7) and found.lengthscale.dtype == torch.float32
-    assert in_data_units(RBF([1.0], shared=(0,) * 7), TABLE).shared is None
+    assert found.lengthscale.shape == (2, 1) and found.lengthscale.dtype == torch.float32
+    assert in_data_units(RBF([1.0], shared=(0,) * 7), TABLE).shared == (0,) * 7
 
 
 def test_a_width_that_does_not_fit_is_explained():

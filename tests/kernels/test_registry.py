@@ -95,7 +95,10 @@ def test_texts_know_a_stationary_kernel_with_its_columns_and_units():
     assert repr(built.kernel.kernels[0].kernel) == "Wendland(lengthscale=[2.0], active_dims=(1,))"
     with pytest.raises(ParameterError, match=r"did you mean 'wendland'\? there are 'rbf'"):
         parse("wendlant")
-    with pytest.raises(ParameterError, match="number or lengthscale= or columns= for 'wendland'"):
+    with pytest.raises(
+        ParameterError,
+        match="number or lengthscale= or columns= or isotropic or sphere for 'wendland'",
+    ):
         parse("wendland(alpha=2)")
     SparseGridGP(level=2, kernel="wendland", n_iter=1).fit(*make_data(60))
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import FLOAT, close, inputs
+from helpers import FLOAT, close, inputs, naive_gram
 from sklearn.gaussian_process import kernels as sk
 
 from distgp import RBF, Constant, Linear, Matern12, Matern32, Matern52, RationalQuadratic
@@ -91,3 +91,45 @@ def test_rows_that_are_not_far_are_computed_as_ever(monkeypatch):
     found = RBF(0.01)(X, Z)
     monkeypatch.setattr(stationary, "_by_differences", lambda *_: pytest.fail("not needed"))
     assert RBF(0.01)(X, Z).equal(found)
+
+
+def wide_pairs():
+    """Rows with few and with many columns, alone, in sets, and of two kinds."""
+    for d in (3, 40):
+        sets = inputs(5 * 9, d, 2).reshape(5, 9, d)
+        yield from ((inputs(9, d), None), (inputs(9, d), inputs(6, d, 1)), (sets, None))
+        yield from ((sets, inputs(6, d, 1)), (sets, inputs(5 * 4, d, 3).reshape(5, 4, d)))
+
+
+@pytest.mark.parametrize("block", [2**18, 40], ids=["at once", "in blocks"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52])
+def test_gradients_in_lengthscales_are_those_of_all_differences(monkeypatch, kind, shared, block):
+    monkeypatch.setattr(stationary, "BLOCK", block)
+    for A, B in wide_pairs():
+        d = A.shape[-1]
+        places = [column // 2 for column in range(d)] if shared else None
+        lengths = torch.linspace(2.0, 6.0, (d + 1) // 2 if shared else d, dtype=FLOAT)
+        found, wanted = (lengths.clone().requires_grad_() for _ in range(2))
+        variance = torch.tensor(1.7, dtype=FLOAT, requires_grad=True)
+        kernel = variance * kind(found, shared=places)
+        K = kernel(A) if B is None else kernel(A, B)
+        columns = wanted[places] if shared else wanted
+        C = A if B is None else B
+        apart = (A[..., :, None, :] - C[..., None, :, :]) / columns
+        square = apart.square().sum(-1)
+        expected = 1.7 * kind(1.0).shape(square)
+        close(K, expected, rtol=1e-11, atol=1e-12)
+        G = inputs(K.shape[-2], K.shape[-1], 5).expand_as(K)
+        slope, in_variance = torch.autograd.grad((K * G).sum(), [found, variance])
+        close(slope, torch.autograd.grad((expected * G).sum(), wanted)[0], rtol=1e-9, atol=1e-10)
+        close(in_variance, (expected * G).sum().detach() / 1.7)
+
+
+def test_equal_rows_of_wide_sets_are_at_no_distance():
+    X = 100.0 * inputs(4 * 6, 40).reshape(4, 6, 40)
+    X[:, 3] = X[:, 1]
+    K = Matern12(0.5)(X)
+    assert K[:, 1, 3].eq(1.0).all() and K.diagonal(dim1=-2, dim2=-1).eq(1.0).all()
+    naive = torch.stack([naive_gram(Matern12(0.5), one, one) for one in X])
+    close(K, naive, rtol=1e-10, atol=1e-11)

@@ -304,14 +304,20 @@ def test_names_of_columns_can_be_any_text():
         ("(2 + rbf)", "got a number alone at character 2"),
         ("(2)", "got a number alone at character 1"),
         ("(rbf", r"expected '.', '.' or '\)', got the end"),
-        ("rbf(", "expected a number or lengthscale= or columns= for 'rbf', got the end"),
+        (
+            "rbf(",
+            "expected a number or lengthscale= or columns= or isotropic or sphere for 'rbf', got the end",
+        ),
         ("rbf(1", r"expected ',' or '\)', got the end"),
         ("rbf(-1)", "got '-' at character 5"),
         ("rbf(0)", "expected a positive finite number, got '0' at character 5"),
         ("1e999 * rbf", "expected a positive finite number, got '1e999'"),
         ("1e300 * 1e300 * rbf", "expected a finite signal variance, got inf"),
         ("rbf(lenghtscale=1)", "got 'lenghtscale' at character 5"),
-        ("rbf(period=1)", "expected a number or lengthscale= or columns= for 'rbf', got 'period'"),
+        (
+            "rbf(period=1)",
+            "expected a number or lengthscale= or columns= or isotropic or sphere for 'rbf', got 'period'",
+        ),
         ("rbf(1, lengthscale=2)", "expected lengthscale once, got it again at character 8"),
         ("rbf(columns=a, b)", "several columns stand in square brackets, got 'b'"),
         ("rbf(columns=[])", "expected the name of a column"),
@@ -376,6 +382,9 @@ WORDS = [
     "alpha=",
     "temp",
     "sky",
+    "km",
+    "isotropic",
+    "sphere",
 ]
 
 
@@ -395,6 +404,7 @@ def test_any_text_is_a_kernel_or_one_line(text):
 POSITIVE = st.floats(1e-3, 1e3)
 UNIT = st.sampled_from([None, *set(UNITS.values())])
 NUMBERS, AMOUNTS = POSITIVE.map(Amount), st.tuples(POSITIVE, UNIT).map(lambda v: Amount(*v))
+DISTANT = st.builds(Amount, POSITIVE, st.sampled_from(["km", "m"]))
 COLUMNS = st.lists(st.one_of(st.text(max_size=5), st.just("temp")), max_size=3).map(tuple)
 
 
@@ -406,6 +416,9 @@ def leaves(names, **given):
 
 LEAVES = st.one_of(
     leaves(["rbf", "matern52"], lengthscale=st.none() | AMOUNTS),
+    leaves(
+        ["matern32"], lengthscale=st.none() | DISTANT, isotropic=st.booleans(), sphere=st.booleans()
+    ),
     leaves(["rational-quadratic"], alpha=NUMBERS),
     leaves(["periodic"], lengthscale=st.none() | NUMBERS, period=AMOUNTS),
     leaves(["linear"]),

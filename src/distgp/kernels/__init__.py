@@ -12,7 +12,14 @@ from distgp.kernels.kinds import (
     RationalQuadratic,
     coordinates,
 )
-from distgp.kernels.names import KERNELS, InputLayout, in_data_units, register, resolved
+from distgp.kernels.names import (
+    KERNELS,
+    InputLayout,
+    in_data_units,
+    latitudes,
+    register,
+    resolved,
+)
 from distgp.kernels.prior import PriorDraws, prior_draws, spectrum
 from distgp.kernels.stationary import Stationary
 from distgp.kernels.text import Built, Expression, parse
@@ -39,6 +46,7 @@ __all__ = [
     "Sum",
     "coordinates",
     "in_data_units",
+    "latitudes",
     "parse",
     "prior_draws",
     "register",

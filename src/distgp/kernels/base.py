@@ -242,6 +242,20 @@ def places(active: Columns, d: int) -> list[int]:
     return [column % d for column in numbers]
 
 
+def columns_with_period(kernel: Kernel, d: int) -> frozenset[int]:
+    """Return the places of those of d columns along which a part of a kernel repeats itself.
+
+    Examples
+    --------
+    >>> from distgp import RBF, Periodic
+    >>> sorted(columns_with_period(Periodic(1.0, period=24.0, active_dims=[1]) * RBF([1.0, 1.0]), 2))
+    [1]
+    """
+    repeats = "period" in kernel.own_parameters()
+    own = places(getattr(kernel, "active_dims", None), d) if repeats else ()
+    return frozenset(own).union(*(columns_with_period(k, d) for k in kernel.children().values()))
+
+
 def select(X: Tensor, active: Columns, *parameters: Tensor) -> Tensor:
     """Select the columns of X (*batch, n, d) that a kernel looks at; the parameters must fit them."""
     if active is not None:

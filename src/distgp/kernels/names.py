@@ -20,9 +20,17 @@ import torch
 from torch import Tensor
 
 from distgp.kernels import base, kinds
-from distgp.kernels.base import Kernel, KernelType, ParameterError, replaced, select, with_children
+from distgp.kernels.base import (
+    Kernel,
+    KernelType,
+    ParameterError,
+    places,
+    replaced,
+    select,
+    with_children,
+)
 from distgp.kernels.kinds import Constant, Linear, Periodic
-from distgp.kernels.stationary import Stationary
+from distgp.kernels.stationary import EARTH, PLAIN_DEGREES, Stationary, on_sphere
 
 PLAIN_NAME = r"[^\W\d][\w.-]*"  # of kernels, and of columns that need no quotes
 MOST_NAMES = 12  # that an error message lists
@@ -33,8 +41,15 @@ KERNELS: dict[str, type[Stationary]] = {
     "matern32": kinds.Matern32,
     "matern52": kinds.Matern52,
     "rational-quadratic": kinds.RationalQuadratic,
+    "exponential": kinds.Matern12,
 }
 """The kernels that estimators know by name: those with one lengthscale per column."""
+ELSEWHERE = {
+    "gaussian": "'rbf' is the Gaussian model",
+    "spherical": "'exponential' and 'matern32' are nearest to it; a spherical kernel of your own takes "
+    "five lines, as the guide to maps shows",
+}
+"""Names of geostatistics that no kernel has here, and what to take instead."""
 OTHERS: dict[str, type[Kernel]] = {
     "linear": Linear,
     "constant": Constant,
@@ -107,7 +122,10 @@ class InputLayout:
         Which lengthscale each feature has: the features of one text column share one. None where
         each has its own.
     scale : sequence of float
-        What each feature was divided by when it was standardised.
+        What each feature was divided by when it was standardised; 1 where a kernel's numbers are
+        those of standardised features.
+    standard : sequence of (float, float)
+        The mean and the scale by which each feature was standardised, whatever a kernel's numbers are.
 
     Examples
     --------
@@ -122,19 +140,24 @@ class InputLayout:
     days: frozenset[int] = frozenset()
     groups: tuple[int, ...] | None = None
     scale: Sequence[float] = ()
+    standard: Sequence[tuple[float, float]] = ()
 
     def __post_init__(self) -> None:
         d = len(self.names)
         if not len(self.scale):
             object.__setattr__(self, "scale", (1.0,) * d)
-        assert len(self.scale) == d and all(scale > 0 for scale in self.scale)
+        if not len(self.standard):
+            object.__setattr__(self, "standard", ((0.0, 1.0),) * d)
+        assert len(self.scale) == len(self.standard) == d and all(scale > 0 for scale in self.scale)
         assert self.groups is None or len(self.groups) == d
         assert all(0 <= j < d for found in self.columns.values() for j in found)
 
     @staticmethod
-    def of_array(d: int, scale: Sequence[float] = ()) -> InputLayout:
+    def of_array(
+        d: int, scale: Sequence[float] = (), standard: Sequence[tuple[float, float]] = ()
+    ) -> InputLayout:
         """Return the layout of an array with d columns, which are called x0, x1, …"""
-        return InputLayout(tuple(f"x{j}" for j in range(d)), scale=scale)
+        return InputLayout(tuple(f"x{j}" for j in range(d)), scale=scale, standard=standard)
 
     @property
     def d(self) -> int:
@@ -208,10 +231,12 @@ TIMES = {
 }
 """Units of time, in days, and the other words for them."""
 UNITS = {text: unit for unit, (_, texts) in TIMES.items() for text in (unit, *texts.split())}
+DISTANCES = {"km": 1.0, "m": 1e-3}
+"""Units of distance on the Earth, in km."""
 
 
 class Amount(NamedTuple):
-    """A positive number, with a unit of time (a key of `TIMES`) where it has one."""
+    """A positive number, with a unit (a key of `TIMES` or `DISTANCES`) where it has one."""
 
     value: float
     unit: str | None = None
@@ -222,8 +247,14 @@ class Amount(NamedTuple):
 
     def on(self, layout: InputLayout, features: Sequence[int]) -> list[float]:
         """Return the number, in days where it has a unit, in the standardised units of features."""
-        value = self.value * (TIMES[self.unit][0] if self.unit else 1.0)
-        return [value / float(layout.scale[j]) for j in features]
+        return [self.plain / float(layout.scale[j]) for j in features]
+
+    @property
+    def plain(self) -> float:
+        """The number itself; in days, or in km, where it has a unit."""
+        if self.unit is None:
+            return self.value
+        return self.value * (DISTANCES.get(self.unit) or TIMES[self.unit][0])
 
 
 class Named(NamedTuple):
@@ -234,6 +265,8 @@ class Named(NamedTuple):
     period: Amount | None = None
     alpha: Amount | None = None
     columns: tuple[str, ...] = ()
+    isotropic: bool = False
+    sphere: bool = False
 
     def __str__(self) -> str:
         given = {"period": self.period, "lengthscale": self.lengthscale, "alpha": self.alpha}
@@ -241,6 +274,7 @@ class Named(NamedTuple):
         if self.columns:
             names = ", ".join(map(_written, self.columns))
             parts.append(f"columns={names}" if len(self.columns) == 1 else f"columns=[{names}]")
+        parts += ["isotropic"] * self.isotropic + ["sphere"] * self.sphere
         return f"{self.name}({', '.join(parts)})" if parts else self.name
 
     def build(self, layout: InputLayout, variance: float) -> Kernel:
@@ -261,20 +295,48 @@ class Named(NamedTuple):
 
     def _stationary(self, layout: InputLayout) -> Kernel:
         given = self.lengthscale
+        if self.sphere or (given is not None and given.unit in DISTANCES):
+            return self._spherical(layout)
         timed = given if given is not None and given.unit is not None else None
         active = self._measured(timed, layout) if timed else self._features(layout)
         features = range(layout.d) if active is None else active
+        options: dict[str, Any] = {} if self.alpha is None else {"alpha": self.alpha.value}
+        if self.isotropic:
+            middle = math.exp(sum(math.log(layout.scale[j]) for j in features) / len(features))
+            length = math.sqrt(len(features)) * middle if given is None else given.plain
+            return in_data_units(KERNELS[self.name](length, active, **options), layout)
         lengths = [math.sqrt(len(features))] * len(features)
         if given is not None:
             lengths = given.on(layout, features)
-        options: dict[str, Any] = {}
         if (shared := layout.sharing(features)) is not None:
             logs, of = torch.tensor(lengths, dtype=torch.float64).log(), torch.tensor(shared)
             lengths = [float(logs[of == group].mean().exp()) for group in range(max(shared) + 1)]
             options["shared"] = shared
-        if self.alpha is not None:
-            options["alpha"] = self.alpha.value
         return KERNELS[self.name](lengths, active, **options)
+
+    def _spherical(self, layout: InputLayout) -> Kernel:
+        """Build the kernel of two columns that are longitude and latitude, with its lengthscale in km."""
+        given, columns = self.lengthscale, self.columns or layout.known
+        example = f"{self.name}(100 km, columns=[lon, lat])"
+        if len(columns) != 2:
+            raise ParameterError(
+                "a length in km is one on the Earth: name the columns of longitude and latitude, in this "
+                f"order, such as {quoted(example)}, got {listed(columns)}"
+            )
+        if columns[0].lower().startswith("lat") and columns[1].lower().startswith(("lon", "lng")):
+            raise ParameterError(
+                f"longitude comes first, such as {quoted(example)}, got {listed(columns)}"
+            )
+        if given is not None and given.unit not in DISTANCES:
+            raise ParameterError(f"a lengthscale on the sphere is in km: write {given.value:g} km")
+        features = tuple(j for column in columns for j in layout.places_of_number(column))
+        if not layout.days.isdisjoint(features):
+            raise ParameterError(f"expected longitude and latitude, got dates: {listed(columns)}")
+        (_, east), (lat, north) = (layout.standard[j] for j in features)
+        spread = math.radians(math.hypot(north, east * math.cos(math.radians(lat))))
+        length = EARTH * min(1.0, spread) if given is None else given.plain
+        options: dict[str, Any] = {} if self.alpha is None else {"alpha": self.alpha.value}
+        return in_data_units(KERNELS[self.name](length, features, sphere=True, **options), layout)
 
     def _features(self, layout: InputLayout) -> tuple[int, ...] | None:
         """List the features of the columns that were named; None for all."""
@@ -364,8 +426,14 @@ def in_data_units(kernel: Kernel, layout: InputLayout) -> Kernel:
     Examples
     --------
     >>> from distgp import RBF
-    >>> in_data_units(RBF(6.0), InputLayout.of_array(2, scale=[2.0, 3.0]))
+    >>> in_data_units(RBF([6.0, 6.0]), InputLayout.of_array(2, scale=[2.0, 3.0]))
     RBF(lengthscale=[3.0, 2.0])
+
+    One lengthscale stays one. It is divided by the geometric mean of the scales, and what is left of
+    each scale becomes the `stretch` of its column:
+
+    >>> in_data_units(RBF(6.0), InputLayout.of_array(2, scale=[2.0, 8.0]))
+    RBF(lengthscale=[1.5], stretch=(0.5, 2.0))
     """
     return _standardised(resolved(kernel, layout), layout)
 
@@ -374,8 +442,11 @@ def _standardised(kernel: Kernel, layout: InputLayout) -> Kernel:
     """Divide every parameter by the scale of its column, to the power of the unit that it has."""
     scales = torch.tensor([[float(value) for value in layout.scale]], dtype=torch.float64)
     active, changes = getattr(kernel, "active_dims", None), {}
-    if isinstance(kernel, Stationary) and kernel.shared is not None:
-        return _with_shared(kernel, kernel.shared, select(scales, active)[0])
+    if isinstance(kernel, Stationary):
+        if kernel.sphere is not None:
+            return _on_sphere(kernel, layout)
+        if kernel.shared is not None or kernel.lengthscale.shape[-1] == 1:
+            return _with_shared(kernel, select(scales, active)[0])
     for name, power in kernel.units.items():
         given = getattr(kernel, name)
         scale = select(scales, active, given)[0].to(given)
@@ -386,10 +457,35 @@ def _standardised(kernel: Kernel, layout: InputLayout) -> Kernel:
     return with_children(kernel, lambda _, child: _standardised(child, layout), **changes)
 
 
-def _with_shared(kernel: Stationary, shared: tuple[int, ...], scale: Tensor) -> Kernel:
-    """Divide lengthscales that columns share, which they only can where their scales are the same."""
-    lengths = kernel.lengthscale_by_column(len(scale)) / scale.to(kernel.lengthscale)
-    kept = lengths[..., [shared.index(i) for i in range(kernel.lengthscale.shape[-1])]]
-    if torch.equal(kept[..., list(shared)], lengths):
-        return replaced(kernel, lengthscale=kept)
-    return replaced(kernel, lengthscale=lengths, shared=None)
+def _on_sphere(kernel: Stationary, layout: InputLayout) -> Kernel:
+    """Tell a kernel on the sphere how its two columns were standardised; its lengthscale is in km."""
+    standard = tuple(layout.standard[j] for j in places(kernel.active_dims, layout.d))
+    on_sphere(torch.zeros(1, len(standard)), PLAIN_DEGREES)  # refuses other than two columns
+    return replaced(kernel, sphere=standard)
+
+
+def latitudes(kernel: Kernel, d: int) -> tuple[int, ...]:
+    """List those of d columns that a kernel takes as latitudes, by their places."""
+    found = [j for child in kernel.children().values() for j in latitudes(child, d)]
+    if isinstance(kernel, Stationary) and kernel.sphere is not None:
+        found.append(places(kernel.active_dims, d)[1])
+    return tuple(dict.fromkeys(found))
+
+
+def _with_shared(kernel: Stationary, scale: Tensor) -> Kernel:
+    """Divide lengthscales that columns share by the geometric mean of the columns' scales.
+
+    What is left of the scale of each column is its stretch, if the scales are not all the same.
+    """
+    kernel.lengthscale_by_column(len(scale))  # refuses what does not fit
+    if kernel.stretch is not None:
+        scale = scale * scale.new_tensor(kernel.stretch)
+    of = torch.tensor(kernel.shared or (0,) * len(scale))
+    groups = [scale[of == i] for i in range(kernel.lengthscale.shape[-1])]
+    middle = torch.stack(
+        [s[0] if bool((s == s[0]).all()) else s.log().mean().exp() for s in groups]
+    )
+    stretch = scale / middle[of]
+    even = bool((stretch == 1.0).all())
+    lengths = kernel.lengthscale / middle.to(kernel.lengthscale)
+    return replaced(kernel, lengthscale=lengths, stretch=None if even else tuple(stretch.tolist()))

@@ -3,8 +3,9 @@
 - expression: term ("+" term)*
 - term: factor ("*" factor)*
 - factor: number, or name ["(" [argument ("," argument)*] ")"], or "(" expression ")"
-- argument: amount, or ("period" | "lengthscale" | "alpha") "=" amount, or "columns" "=" columns
-- amount: number [unit of time]
+- argument: amount, or ("period" | "lengthscale" | "alpha") "=" amount, or "columns" "=" columns, or
+  "isotropic", or "sphere"
+- amount: number [unit of time, or of distance on the Earth]
 - columns: column, or "[" column ("," column)* "]"
 - column: a text in quotes, or any text without , ( ) [ ] = and quotes
 """
@@ -20,6 +21,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
 from distgp.kernels.kinds import Constant
 from distgp.kernels.names import (
+    DISTANCES,
+    ELSEWHERE,
     KERNELS,
     LONGEST_QUOTE,
     TIMES,
@@ -40,6 +43,7 @@ LONGEST = 5_000  # characters that a text may have
 DEEPEST = 20  # brackets that may be open at once
 MOST_TERMS = 100  # terms that a text may have, once its brackets are multiplied out
 MOST_KERNELS = 100  # names of kernels that a text may have
+FLAGS = ("isotropic", "sphere")  # words that stand in brackets by themselves
 AROUND = 20  # characters before and after a mistake that a message repeats
 TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -126,8 +130,13 @@ def parse(text: str) -> Expression:
     Kernels go by their names in `distgp.KERNELS`, or are "linear", "constant" or "periodic". They are
     added with `+` and multiplied with `*`; brackets group. In brackets after a name stand a period or a
     lengthscale in the data's units, by name or as the first number, and the columns that the kernel looks
-    at. A number may have a unit of time (24 h, 1 week) where the column holds dates. A number that
-    is multiplied with kernels is their starting signal variance.
+    at. A number may have a unit of time (24 h, 1 week) where the column holds dates, and one of distance
+    (120 km) where two columns are longitude and latitude. A number that is multiplied with kernels is
+    their starting signal variance.
+
+    Every column has its own lengthscale, unless "isotropic" stands in the brackets: then there is one for
+    all, in the units of the data. "sphere" says that two columns are longitude and latitude, as a
+    lengthscale in km does.
 
     Parameters
     ----------
@@ -144,6 +153,8 @@ def parse(text: str) -> Expression:
     >>> from distgp.kernels import parse
     >>> print(parse("periodic(1 week, columns='sold at') * rbf + 3*linear"))
     periodic(period=1 weeks, columns="sold at") * rbf + 3 * linear
+    >>> print(parse("matern32(120 km, columns=[lon, lat]) + rbf(50, columns=[x, y], isotropic)"))
+    matern32(lengthscale=120 km, columns=[lon, lat]) + rbf(lengthscale=50, columns=[x, y], isotropic)
     """
     if not isinstance(text, str):
         raise ParameterError(
@@ -169,7 +180,7 @@ def parse(text: str) -> Expression:
 
 def arguments() -> Mapping[str, tuple[str, ...]]:
     """List every name, and what may be given to it; a number without a name is the first of them."""
-    both = ("lengthscale", "columns")
+    both = ("lengthscale", "columns", *FLAGS)
     found = {
         name: (*both, "alpha") if "alpha" in kind.__dataclass_fields__ else both
         for name, kind in KERNELS.items()
@@ -266,7 +277,8 @@ def _read_named(tokens: Tokens) -> Named:
     token, known, given = tokens.pop(), arguments(), {}
     name = token.group()
     if name not in known:
-        raise _error(f"there is no kernel {quoted(name)}", token, near(name, known))
+        instead = f": {ELSEWHERE[name]}" if name in ELSEWHERE else near(name, known)
+        raise _error(f"there is no kernel {quoted(name)}", token, instead)
     if _took(tokens, "(") and not _took(tokens, ")"):
         _separated(tokens, lambda tokens: _read_argument(tokens, name, known[name], given), ")")
     if name == "periodic" and "period" not in given:
@@ -284,14 +296,17 @@ def _read_argument(
         key = allowed[0]
     elif start.lastgroup == "name":
         tokens.pop()
-        key = start.group() if _took(tokens, "=") else ""
+        key = start.group() if _took(tokens, "=") != (start.group() in FLAGS) else ""
     if key not in allowed:
-        takes = " or ".join(["a number"] * unnamed + [f"{key}=" for key in allowed])
+        words = [key if key in FLAGS else f"{key}=" for key in allowed]
+        takes = " or ".join(["a number"] * unnamed + words)
         several = "; several columns stand in square brackets" if "columns" in given else ""
         raise _expected(f"{takes or 'nothing in brackets'} for {name!r}{several}", start)
     if key in given:
         raise _error(f"expected {key} once, got it again", start)
-    if key != "columns":
+    if key in FLAGS:
+        given[key] = True
+    elif key != "columns":
         given[key] = _read_amount(tokens, name, key)
     elif _took(tokens, "["):
         given[key] = tuple(_separated(tokens, _read_column, "]"))
@@ -300,19 +315,23 @@ def _read_argument(
 
 
 def _read_amount(tokens: Tokens, name: str, key: str) -> Amount:
-    """Read a number, with its unit of time where it has one."""
+    """Read a number, with its unit where it has one."""
     if tokens[-1].lastgroup != "number":
         raise _expected(f"a positive number for {key}", tokens[-1])
     value, token = _read_number(tokens), tokens[-1]
     if token.lastgroup != "name":
         return Amount(value)
     unit = token.group().lower()
-    if unit not in UNITS:
-        raise _error(f"there is no unit {quoted(token.group())}", token, near(unit, TIMES))
+    if unit not in UNITS and unit not in DISTANCES:
+        raise _error(
+            f"there is no unit {quoted(token.group())}", token, near(unit, [*TIMES, *DISTANCES])
+        )
     if key == "alpha" or (key, name) == ("lengthscale", "periodic"):
         raise _error(f"expected {key} without a unit for {name!r}, got {quoted(unit)}", token)
+    if key == "period" and unit in DISTANCES:
+        raise _error(f"expected a period in a unit of time, got {quoted(unit)}", token)
     tokens.pop()
-    return Amount(value, UNITS[unit])
+    return Amount(value, UNITS.get(unit, unit))
 
 
 def _read_column(tokens: Tokens) -> str:

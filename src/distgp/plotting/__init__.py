@@ -1,6 +1,7 @@
 """Pictures of models: each function draws on the Axes that it is given, or on new ones, and returns it."""
 
 from distgp.plotting.figures import BAND, MOST_POINTS, PANELS_IN_A_ROW, check_suffix, save_figure
+from distgp.plotting.maps import plot_map
 from distgp.plotting.models import (
     LABELS,
     LEAST_BAR,
@@ -13,6 +14,7 @@ from distgp.plotting.models import (
 from distgp.plotting.predictions import (
     plot_calibration,
     plot_partial_dependence,
+    plot_parts,
     plot_prediction,
     plot_relevance,
     plot_residuals,
@@ -31,7 +33,9 @@ __all__ = [
     "plot_calibration",
     "plot_choice",
     "plot_comparison",
+    "plot_map",
     "plot_partial_dependence",
+    "plot_parts",
     "plot_prediction",
     "plot_relevance",
     "plot_residuals",

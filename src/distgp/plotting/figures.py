@@ -15,11 +15,13 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from distgp._util.checks import silenced
 from distgp.data import rows as frames
+from distgp.data.encoding import kind_of
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.diagnostics.summary import column_names, target_names
 from distgp.files.writing import whole
@@ -35,6 +37,8 @@ PANELS_IN_A_ROW = 4
 """Panels side by side, at most; more go into further rows."""
 WIDTHS = (4.8, 7.0, 8.4, 8.8)
 """The width of a figure of so many panels side by side, in inches."""
+MOST_PANELS = 12
+"""Columns that are drawn where none are named; of more, the most relevant."""
 LONGEST_NAME = 22
 """Letters of a column's name that fit under a panel; longer names are cut in the middle."""
 
@@ -80,7 +84,8 @@ def label_panels(
     """Name the axes; add a legend, above the panels of a figure of our `own`, else in the first panel."""
     for ax, name in zip(axes, names, strict=True):
         ax.set_xlabel(short(name))
-        ax.locator_params(axis="x", nbins=4)
+        if isinstance(ax.xaxis.get_major_locator(), MaxNLocator):  # texts have places of their own
+            ax.locator_params(axis="x", nbins=4)
         place = ax.get_subplotspec()
         if ax is axes[0] or (own and place is not None and place.is_first_col()):
             ax.set_ylabel(ylabel)
@@ -116,6 +121,20 @@ def draw_points(
 def quantile(level: float) -> float:
     """Return half the width of the central interval of this level, in standard deviations."""
     return NormalDist().inv_cdf(0.5 + level / 2)
+
+
+def coordinate(X: object, along: str | ArrayLike | None, n: int) -> tuple[np.ndarray, str]:
+    """Return what n rows are drawn over, and its name: a column of X, or values that are given."""
+    if along is None and not frames.is_table(X):
+        return np.asarray(X)[:, 0], "x0"
+    if along is None:
+        schema = frames.to_arrow(X).schema  # pyright: ignore[reportArgumentType]
+        dates = (field.name for field in schema if kind_of(field.type) == "date")
+        along = next(dates, schema.names[0])
+    values = np.asarray(frames.column_of(X, along, "along"))
+    if values.shape != (n,):
+        raise ValueError(f"along must have one value for each of the {n} rows, got {values.shape}")
+    return values, along if isinstance(along, str) else ""
 
 
 def check_suffix(path: Path | str) -> str:
@@ -154,10 +173,13 @@ Columns: TypeAlias = Sequence[int | str] | int | str
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A fitted model, the places of the columns to draw, and the number of the target."""
+    """A fitted model, the columns to draw by the places of their numbers, and the number of the target.
+
+    A column of text has one number for each of its texts.
+    """
 
     model: ModelMixin
-    columns: list[int]
+    columns: list[tuple[int, ...]]
     target: int
 
     @staticmethod
@@ -169,8 +191,29 @@ class Subject:
     @property
     def names(self) -> list[str]:
         """The names of the columns to draw."""
+        names, texts = column_names(self.model.model_.schema), _texts(self.model)
+        return [texts.get(column) or names[column[0]] for column in self.columns]
+
+    def levels(self, column: tuple[int, ...]) -> list[str]:
+        """The texts of a column of text; none of other columns."""
+        if column not in (texts := _texts(self.model)):
+            return []
         names = column_names(self.model.model_.schema)
-        return [names[column] for column in self.columns]
+        return [names[place].removeprefix(f"{texts[column]}=") for place in column]
+
+    def values(self, rows: np.ndarray, column: tuple[int, ...], size: int) -> np.ndarray:
+        """Numbers of a column to draw: over its range but for the outermost 2 %, or of each text."""
+        if column in _texts(self.model):
+            return np.eye(len(column))
+        low, high = np.quantile(rows[:, column[0]], [0.01, 0.99])
+        return np.linspace(low, high, size)[:, None]
+
+    def middle(self, rows: np.ndarray) -> np.ndarray:
+        """A row of medians, and of the most frequent texts."""
+        found = np.median(rows, axis=0)
+        for column in map(list, _texts(self.model)):
+            found[column] = np.eye(len(column))[rows[:, column].sum(0).argmax()]
+        return found
 
     def label(self, text: str) -> str:
         """Name the target in a text, where there are several."""
@@ -184,7 +227,7 @@ class Subject:
     def rows(self, X: ArrayLike) -> np.ndarray:
         """Return rows as numbers; columns of a table are found by name, in any order, among others."""
         rows = np.asarray(_numbers(self.model, X), dtype=np.float64)
-        d = self.model.n_features_in_
+        d = self.model.model_.schema.n_features
         if rows.ndim != 2 or rows.shape[1] != d:
             raise ValueError(f"expected X with rows of {d} columns, got shape {rows.shape}")
         return rows
@@ -230,18 +273,38 @@ def _numbers(model: ModelMixin, X: ArrayLike) -> ArrayLike:
     return frame.select(list(names)) if hasattr(X, "column_names") else frame[list(names)]
 
 
-def _places(model: ModelMixin, features: Columns | None) -> list[int]:
-    """Return the places of columns that are given by name or number; by default of all columns."""
+def _texts(model: ModelMixin) -> dict[tuple[int, ...], str]:
+    """The columns of text, by the places of their numbers."""
+    schema = model.model_.schema
+    named = {} if schema.table is None else {at: name for name, at in schema.table.places.items()}
+    return {block: named[block] for block in schema.blocks}
+
+
+def _most_relevant(model: ModelMixin) -> list[tuple[int, ...]]:
+    """All columns, or the twelve along which the function changes most, in their order."""
+    texts = _texts(model)
+    of_texts = {place for column in texts for place in column}
+    names = column_names(model.model_.schema)
+    columns = [*texts, *((place,) for place in range(len(names)) if place not in of_texts)]
+    if len(columns) > MOST_PANELS:
+        shares = np.mean([target.relevance for target in model.summary().targets], axis=0)
+        columns.sort(key=lambda column: -float(sum(shares[place] for place in column)))
+    return sorted(columns[:MOST_PANELS])
+
+
+def _places(model: ModelMixin, features: Columns | None) -> list[tuple[int, ...]]:
+    """Return the columns that are given by name or number; by default the most relevant."""
     names = column_names(model.model_.schema)
     if features is None:
-        return list(range(len(names)))
+        return _most_relevant(model)
     given = [features] if isinstance(features, int | str | np.integer) else list(features)
     if not given:
         raise ValueError("features names no column: give one at least, or None for all")
-    known: dict[int | str, Sequence[int]] = {name: [place] for place, name in enumerate(names)}
-    if (table := model.model_.schema.table) is not None:
-        known |= table.places  # a column of text or dates stands for all its numbers
-    known |= {place: [place % len(names)] for place in range(-len(names), len(names))}
+    known: dict[int | str, list[tuple[int, ...]]] = {n: [(at,)] for at, n in enumerate(names)}
+    if (table := model.model_.schema.table) is not None:  # a date stands for all its numbers
+        known |= {name: [(at,) for at in places] for name, places in table.places.items()}
+    known |= {name: [column] for column, name in _texts(model).items()}
+    known |= {place: [(place % len(names),)] for place in range(-len(names), len(names))}
     for feature in given:
         if not isinstance(feature, int | str | np.integer) or feature not in known:
             some = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
@@ -249,7 +312,7 @@ def _places(model: ModelMixin, features: Columns | None) -> list[int]:
                 f"unknown column {feature!r}: expected one of {some}, or a number from 0 to "
                 f"{len(names) - 1}"
             )
-    return [place for feature in given for place in known[feature]]
+    return [column for feature in given for column in known[feature]]
 
 
 def predicted(

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
-from sklearn.inspection import partial_dependence
 
 from distgp.aggregation import Aggregator
 from distgp.diagnostics.summary import counted
 from distgp.mixin import ModelMixin
 from distgp.plotting import figures
 from distgp.plotting.figures import BAND, Columns, Subject, predicted, quantile
+from distgp.regressor import DistributedGPRegressor, Inputs
 
 BINS = 10
 """Groups of rows whose mean residual is drawn."""
@@ -47,9 +47,9 @@ def plot_prediction(
         Which target to draw, where there are several.
     """
     shown = Subject.of(model, target=target)
-    if model.n_features_in_ != 1:
+    if (d := model.model_.schema.n_features) != 1:
         raise ValueError(
-            f"plot_prediction draws models with one input, this one has {model.n_features_in_}: use "
+            f"plot_prediction draws models with one input, this one has {d}: use "
             "plot_slices or plot_partial_dependence"
         )
     x = None if X is None else shown.rows(np.reshape(X, (-1, 1)) if np.ndim(X) == 1 else X)[:, 0]
@@ -86,7 +86,8 @@ def plot_slices(
     X : array-like
         Rows that give each input's range.
     features : sequence of str or int, optional
-        The inputs to draw, by name or number; by default all.
+        The inputs to draw, by name or number; by default all, or of more
+        than twelve the most relevant.
     at : array-like, optional
         The values of the inputs that are held still; by default their medians in X.
     latent : bool, default=False
@@ -98,17 +99,62 @@ def plot_slices(
     """
     shown = Subject.of(model, features, target)
     rows = shown.rows(X)
-    still = np.median(rows, axis=0) if at is None else np.ravel(np.asarray(at, dtype=np.float64))
+    still = shown.middle(rows) if at is None else np.ravel(np.asarray(at, dtype=np.float64))
     if len(still) != rows.shape[1]:
         raise ValueError(f"expected `at` to have {rows.shape[1]} values, got {len(still)}")
     drawn = figures.panels(len(shown.columns), axes)
     for ax, column in zip(drawn, shown.columns, strict=True):
-        grid = _range(rows[:, column], 200)
-        points = np.tile(still, (len(grid), 1))
-        points[:, column] = grid
-        _draw_band(ax, shown, grid, points, latent)
+        values = shown.values(rows, column, 200)
+        points = np.tile(still, (len(values), 1))
+        points[:, column] = values
+        _draw_band(ax, shown, values[:, 0], points, latent, shown.levels(column))
     title = "other columns at their medians" if at is None else "other columns held still"
     figures.label_panels(drawn, shown.names, shown.label("prediction"), axes is None, title)
+    return drawn
+
+
+def plot_parts(
+    model: DistributedGPRegressor,
+    X: Inputs,
+    along: str | ArrayLike | None = None,
+    axes: Sequence[Axes] | None = None,
+    target: int = 0,
+) -> list[Axes]:
+    """Draw the parts that the function is the sum of, each with the band that holds it with 90 %.
+
+    Parameters
+    ----------
+    model : DistributedGPRegressor
+        A fitted model that knows its parts: see `decompose`.
+    X : array-like or table
+        Points, such as the rows of a series and those to come.
+    along : str or array-like, optional
+        What to draw them over: the name of a column of X, or one value for each row. By default the first
+        column of dates of a table, or else the first column.
+    axes : sequence of Axes, optional
+        Where to draw, one per part; by default one above the other on a new figure.
+    target : int, default=0
+        Which target to draw, where there are several.
+    """
+    shown = Subject.of(model, target=target)
+    level, *parts = model.decompose(X).items()
+    over, name = figures.coordinate(X, along, len(level[1][0]))
+    order = np.argsort(over, kind="stable")
+    size = (8.0, 0.8 + 1.9 * len(parts))
+    own = axes is None
+    drawn = (
+        figures.grid_of_axes(len(parts), 1, size) if own else figures.given_axes(len(parts), axes)
+    )
+    for ax, (title, found) in zip(drawn, parts, strict=True):
+        mean, std = (shown.of_target(values)[order] for values in found)
+        half = quantile(BAND) * std
+        ax.fill_between(over[order], mean - half, mean + half, color="C0", alpha=0.25, label="90 %")
+        ax.plot(over[order], mean, color="C0", label="mean")
+        ax.axhline(0.0, color="0.7", linewidth=0.8, zorder=0)
+        ax.set_title(figures.short(title, 80), fontsize="small", loc="left")
+        ax.set_ylabel(shown.label("part"))
+    drawn[-1].set_xlabel(figures.short(name))
+    drawn[0].legend(fontsize="small")
     return drawn
 
 
@@ -130,7 +176,7 @@ def plot_partial_dependence(
     X : array-like
         Rows to sample from.
     features : sequence of str or int, optional
-        The inputs to vary, by name or number; by default all.
+        The inputs to vary, by name or number; by default all, or of more than twelve the most relevant.
     sample : int, default=200
         The number of rows.
     random_state : int, default=0
@@ -145,13 +191,14 @@ def plot_partial_dependence(
     some = rows[np.random.default_rng(random_state).permutation(len(rows))[:sample]]
     drawn = figures.panels(len(shown.columns), axes)
     for ax, column in zip(drawn, shown.columns, strict=True):
-        grid = _range(rows[:, column], 40)
-        values = {column: grid}
-        with figures.quietly():
-            found = partial_dependence(model, some, [column], kind="both", custom_values=values)
-        low, high = np.quantile(found["individual"][target], [0.05, 0.95], axis=0)
-        ax.fill_between(grid, low, high, color="C0", alpha=0.2, label="90 % of rows")
-        ax.plot(grid, found["average"][target], color="C0", label="mean over rows")
+        values, levels = shown.values(rows, column, 40), shown.levels(column)
+        points = np.tile(some, (len(values), 1))
+        points[:, column] = np.repeat(values, len(some), axis=0)
+        found = shown.of_target(figures.predicted(model, points, made_up=True)[0])
+        found = found.reshape(len(values), len(some))
+        low, high = np.quantile(found, [0.05, 0.95], axis=1)
+        labels = "mean over rows", "90 % of rows"
+        _draw_between(ax, values[:, 0], found.mean(1), low, high, labels, levels)
     figures.label_panels(drawn, shown.names, shown.label("partial dependence"), axes is None)
     return drawn
 
@@ -177,7 +224,8 @@ def plot_residuals(
     X, y : array-like
         Rows and their targets.
     features : sequence of str or int, optional
-        The columns to draw against, by name or number; by default all.
+        The columns to draw against, by name or number; by default all, or of more than twelve the most
+        relevant.
     standardize : bool, default=False
         Whether to divide each residual by its predicted standard deviation. Then a band shows ±2, in
         which 95 % of the residuals are to be expected.
@@ -192,13 +240,15 @@ def plot_residuals(
     residuals = (observed - mean) / std if standardize else observed - mean
     drawn = figures.panels(1 + len(shown.columns), axes)
     inside = 100.0 * float(np.mean(np.abs(residuals) <= 2.0))
-    for ax, x in zip(drawn, [mean, *rows.T[shown.columns]], strict=True):
+    along = [(mean, []), *(_codes(rows, shown, column) for column in shown.columns)]
+    for ax, (x, levels) in zip(drawn, along, strict=True):
         if standardize:
             label = f"±2, with {inside:.1f} % of the rows (expected: 95.4 %)"
             ax.axhspan(-2.0, 2.0, color="C0", alpha=0.15, linewidth=0, label=label)
         figures.draw_points(ax, x, residuals, "rows", color="C0", alpha=0.5)
         ax.axhline(0.0, color="0.3", linewidth=1)
         ax.plot(*_binned(x, residuals), "o-", color="C1", markersize=3, label="means of groups")
+        _name_levels(ax, levels)
     ylabel = shown.label("standardised residual" if standardize else "residual")
     figures.label_panels(drawn, ["prediction", *shown.names], ylabel, axes is None)
     return drawn
@@ -287,18 +337,54 @@ def plot_relevance(model: ModelMixin, most: int = 20, ax: Axes | None = None) ->
     return ax
 
 
-def _draw_band(ax: Axes, shown: Subject, x: np.ndarray, points: np.ndarray, latent: bool) -> None:
-    """Draw the prediction at some points over the coordinate x."""
+def _draw_band(
+    ax: Axes,
+    shown: Subject,
+    x: np.ndarray,
+    points: np.ndarray,
+    latent: bool,
+    levels: Sequence[str] = (),
+) -> None:
+    """Draw the prediction at some points over the coordinate x, or over texts."""
     found = predicted(shown.model, points, made_up=True, latent=latent)
     mean, std = map(shown.of_target, found)
-    half, label = quantile(BAND) * std, f"90 % of {'f' if latent else 'y'}"
-    ax.fill_between(x, mean - half, mean + half, color="C0", alpha=0.25, label=label)
-    ax.plot(x, mean, color="C0", label="mean")
+    half, labels = quantile(BAND) * std, ("mean", f"90 % of {'f' if latent else 'y'}")
+    _draw_between(ax, x, mean, mean - half, mean + half, labels, levels)
 
 
-def _range(values: np.ndarray, size: int) -> np.ndarray:
-    """Return evenly spaced points over the range of the values, without the outermost 2 % of them."""
-    return np.linspace(float(np.quantile(values, 0.01)), float(np.quantile(values, 0.99)), size)
+def _draw_between(
+    ax: Axes,
+    x: np.ndarray,
+    mean: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    labels: tuple[str, str],
+    levels: Sequence[str] = (),
+) -> None:
+    """Draw means with the ranges around them: a line in a band, or of texts points on bars."""
+    if not levels:
+        ax.fill_between(x, low, high, color="C0", alpha=0.25, label=labels[1])
+        ax.plot(x, mean, color="C0", label=labels[0])
+        return
+    places = np.arange(len(levels))
+    ax.bar(places, high - low, 0.6, low, color="C0", alpha=0.25, label=labels[1])
+    ax.plot(places, mean, "o", color="C0", markersize=4, label=labels[0])
+    _name_levels(ax, levels)
+
+
+def _name_levels(ax: Axes, levels: Sequence[str]) -> None:
+    """Write texts below their places."""
+    if levels:
+        ax.set_xticks(range(len(levels)), [figures.short(text, 12) for text in levels])
+        ax.tick_params(axis="x", labelrotation=90 if len(levels) > 4 else 0, labelsize="small")
+
+
+def _codes(
+    rows: np.ndarray, shown: Subject, column: tuple[int, ...]
+) -> tuple[np.ndarray, list[str]]:
+    """A column's numbers in the rows, (n,), or the places of its texts, and these."""
+    levels = shown.levels(column)
+    return rows[:, column].argmax(1) if levels else rows[:, column[0]], levels
 
 
 def _checked(

@@ -1,0 +1,74 @@
+"""Maps of predictions on a grid."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from distgp.plotting import figures
+
+if TYPE_CHECKING:
+    import xarray
+
+UPWARDS = ("lat", "y", "north")
+"""The beginnings of names of axes that are drawn upwards."""
+
+
+def plot_map(
+    data: xarray.Dataset,
+    variable: str = "mean",
+    points: ArrayLike | None = None,
+    draw: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a variable on a grid of two axes as colours, and observations as points.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        What `maps.predict_grid` or `maps.simulate` returned.
+    variable : str, default="mean"
+        The variable to draw: "mean", "std", "lower", "upper" or "simulation".
+    points : table or array-like of shape (n, 2), optional
+        Places of observations: a table with the columns of the axes, or an array with the axis that is
+        drawn to the right first.
+    draw : int, default=0
+        Which of several simulations to draw.
+    ax : Axes, optional
+        Where to draw.
+    """
+    if variable not in data:
+        raise ValueError(f"expected one of {', '.join(map(str, data))}, got variable={variable!r}")
+    values = data[variable]
+    if "draw" in values.dims:
+        values = values.isel(draw=draw)
+    if values.ndim != 2:
+        raise ValueError(
+            f"a map has two axes, got {values.ndim} ({', '.join(map(str, values.dims))})"
+        )
+    across, up = map(str, values.dims)
+    if across.lower().startswith(UPWARDS) and not up.lower().startswith(UPWARDS):
+        across, up = up, across
+    ax = figures.one_axes(ax)
+    colours = "magma" if variable == "std" else "viridis"
+    x, y = (np.asarray(data[name].values) for name in (across, up))
+    mesh = ax.pcolormesh(x, y, values.transpose(up, across).values, cmap=colours, rasterized=True)
+    limits, bar = (ax.get_xlim(), ax.get_ylim()), cast(Any, ax.figure)
+    bar.colorbar(mesh, ax=ax, label=variable)
+    if points is not None:
+        at: Any = points
+        named = hasattr(at, "columns")
+        east, north = (at[across], at[up]) if named else np.asarray(points, np.float64).T[:2]
+        figures.draw_points(
+            ax, np.asarray(east), np.asarray(north), color="white", markeredgecolor="0.2"
+        )
+        ax.set(xlim=limits[0], ylim=limits[1])
+    if across.lower().startswith("lon") and up.lower().startswith("lat"):
+        # A degree of longitude is as long as one of latitude at the equator alone.
+        ax.set_aspect(1.0 / max(0.1, math.cos(math.radians(float(np.mean(y))))))
+    ax.set(xlabel=across, ylabel=up)
+    return ax

@@ -1,5 +1,6 @@
 """The free memory of a machine, its files replaced."""
 
+import platform
 import subprocess
 import sys
 
@@ -81,3 +82,30 @@ def test_the_limit_of_the_process_counts():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, out.stdout.split())
     assert after <= 2**26 < before
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries have rules of their own"
+)
+def test_matrices_of_training_do_not_go_back_to_the_system_after_every_use():
+    """Pages that the system had to make for an evaluation, after others, in a process of its own."""
+    code = """
+import resource, torch
+import distgp
+from distgp.data import Shard
+from distgp.experts import NearestExpert, Parameters
+from distgp.training import Layout, Objective, nearest
+
+torch.set_num_threads(1)
+X = torch.rand(1200, 31, 2, dtype=torch.float64)
+y = X.sum(-1)
+sets = nearest.Neighbourhoods(X, y, y > -1, None, Shard.of(X[:, -1], y[:, -1]))
+theta = Parameters.of(1.0 * distgp.Matern52([0.5, 0.5]), 0.1)
+objective = Objective.of(NearestExpert(), Layout.of(theta))
+for _ in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    nearest.evaluate(objective, objective.layout.pack(theta), sets)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(out.stdout) < 1000  # two of its matrices have more

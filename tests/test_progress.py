@@ -1,8 +1,12 @@
 """Progress without a terminal: plain lines, few of them, and always one at the end."""
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
-from distgp import DistributedGPRegressor
+from distgp import DistributedGPRegressor, load
 from distgp._util import progress
 from distgp._util.progress import Progress
 
@@ -44,4 +48,120 @@ def test_a_verbose_fit_writes_plain_lines(capsys):
     X = [[0.0], [0.3], [0.7], [1.0], [1.5], [2.0]]
     DistributedGPRegressor(verbose=True).fit(X, [0.0, 0.3, 0.6, 0.8, 1.0, 0.9])
     said = capsys.readouterr().err
-    assert "fact: " in said and "objective" in said and "\x1b" not in said
+    assert "training by fact: " in said and " of at most 100: objective" in said
+    assert "\x1b" not in said
+
+
+def slow_lines(monkeypatch, capsys):
+    """Have all work be told as if it took long; return what was said."""
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    waited = Progress._tell_soon
+
+    def told(self):
+        waited(self)
+        if self._timer is not None:
+            self._timer.join()  # as long work would wait
+
+    monkeypatch.setattr(Progress, "_tell_soon", told)
+    return lambda: capsys.readouterr().err.splitlines()
+
+
+def test_work_is_told_before_its_first_step_is_over(capsys, monkeypatch):
+    said = slow_lines(monkeypatch, capsys)
+    with Progress("training", 100, at_most=True) as counter:
+        assert said() == ["training: 0 of at most 100"]
+        counter.advance(text="objective 3")
+    assert said() == ["training: 1 of at most 100: objective 3"]
+
+
+def test_what_is_done_inside_is_told_beside_what_is_shown(capsys, monkeypatch):
+    said = slow_lines(monkeypatch, capsys)
+    progress.doing("nothing is shown")
+    with Progress("fitting 3 rows") as outer, Progress("a trial", show=False):
+        for _ in range(2):
+            progress.doing("conditioning")
+        outer.begin("trying 2 of 3: nearest rows")
+    assert said() == [
+        "fitting 3 rows",
+        "fitting 3 rows: conditioning",
+        "trying 2 of 3: nearest rows",
+    ]
+
+
+def test_every_part_of_a_fit_is_told(capsys, monkeypatch):
+    said = slow_lines(monkeypatch, capsys)
+    X = np.random.default_rng(0).uniform(size=(220, 2))
+    gp = DistributedGPRegressor(n_iter=2, kernel="auto", verbose=True).fit(X, np.sin(6 * X[:, 0]))
+    lines = said()
+    assert lines[0] == "fitting 220 rows" and "measuring baselines" in lines
+    tried = list(dict.fromkeys(line for line in lines if line.startswith("trying")))
+    names = [trial.name for trial in gp.choice_.trials if not trial.baseline]
+    assert {line.split(": ")[1] for line in tried} == set(names)
+    assert tried[0].startswith("trying 1 of 6: ") and tried[-1].startswith("trying 6 of 6: ")
+    assert any("looking for hyperparameters to start from" in line for line in tried)
+    assert any("training by fact" in line for line in tried)
+    after = lines[lines.index(tried[-1]) + 1 :]
+    parts = ["training by fact: 0 of at most 2", "fitting 220 rows: conditioning on all rows"]
+    places = [after.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_the_first_variance_of_a_loaded_model_is_told(capsys, monkeypatch, tmp_path):
+    said = slow_lines(monkeypatch, capsys)
+    monkeypatch.setattr("distgp.experts.exact.ROWS_WITH_FACTOR", 10)
+    X = np.random.default_rng(0).uniform(size=(40, 2))
+    gp = DistributedGPRegressor(n_iter=1, n_experts=1, verbose=True).fit(X, X[:, 0])
+    gp.save(tmp_path / "gp.safetensors")
+    monkeypatch.setattr("distgp.mixin.FEW_ROWS", 0)  # so that loading asks for no variance
+    loaded = load(tmp_path / "gp.safetensors")
+    said()
+    loaded.predict(X)
+    assert not loaded.verbose and said() == []
+    loaded.set_params(verbose=True).predict(X, return_std=True)
+    assert said() == [
+        "predicting 40 rows",
+        "predicting 40 rows: factorising the kernel matrix of 40 rows, once",
+    ]
+
+
+ON_A_TERMINAL = """
+import os, pty, sys
+leader, follower = pty.openpty()
+os.dup2(follower, 2)
+os.environ |= {"TERM": "xterm", "COLUMNS": "100"}
+from distgp._util.progress import Progress, doing
+import threading, time
+
+with Progress("fitting 3 rows") as outer:
+    doing("conditioning")
+    with Progress("training", 2, at_most=True) as inner:
+        inner.advance(text="objective 1")
+        inner._bar.refresh()
+
+        def other():
+            with Progress("in another thread") as progress:
+                progress.advance()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    outer.begin("trying 2 of 3: nearest rows")
+    outer._bar.refresh()
+os.write(follower, b"END")
+text = b""
+while b"END" not in text:
+    text += os.read(leader, 10_000)
+sys.stdout.write(text.decode())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals here")
+def test_there_is_one_bar_on_a_terminal_and_none_at_the_end():
+    done = subprocess.run([sys.executable, "-c", ON_A_TERMINAL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    for part in ("conditioning", "1 of at most 2", "objective 1", "trying 2 of 3: nearest rows"):
+        assert part in done.stdout
+    assert "another thread" not in done.stdout
+    frames = done.stdout.split("\x1b[2K")  # a line is cleared before another is written
+    assert not [frame for frame in frames if "fitting" in frame and "training" in frame]
+    assert done.stdout.endswith("\x1b[2KEND")

@@ -15,7 +15,8 @@ import torch
 
 import distgp
 from distgp._util.checks import silenced, warn_user
-from distgp._util.threads import SPINS, at_once, on_threads
+from distgp._util.threads import at_once, on_threads
+from distgp._util.waiting import SPINS
 from distgp.linalg import JitterWarning
 
 
@@ -31,12 +32,14 @@ def told(code: str, **environment: str) -> str:
 
 
 def test_threads_wait_for_a_little_and_then_sleep():
-    code = "import os, distgp; print(os.environ.get('GOMP_SPINCOUNT'))"
-    said = told(code)
-    assert f"GOMP_SPINCOUNT = '{SPINS}'" in said and said.endswith("None\n")
+    code = "import os, distgp; {}distgp.kernels; print(os.environ.get('GOMP_SPINCOUNT'))"
+    for between in ("", "import torch; "):
+        said = told(code.format(between))
+        assert f"GOMP_SPINCOUNT = '{SPINS}'" in said and said.endswith("None\n")
+    code = code.format("")
     said = told(code, GOMP_SPINCOUNT="77")
     assert "GOMP_SPINCOUNT = '77'" in said and said.endswith("77\n")
-    assert f"'{SPINS}'" not in told("import distgp", OMP_WAIT_POLICY="active")
+    assert f"'{SPINS}'" not in told("import distgp.kernels", OMP_WAIT_POLICY="active")
 
 
 FORKED = """
@@ -89,7 +92,7 @@ child = os.fork()
 if child == 0:
     signal.alarm(30)  # a child that waits for a thread that is not there is ended
     gp.partial_fit(X, X[:, 0])
-    os._exit(0 if gp.n_experts_ == 3 else 1)
+    os._exit(0 if gp.n_experts_ == 4 else 1)
 print(os.waitpid(child, 0)[1])
 done.set()
 thread.join()
@@ -112,18 +115,52 @@ X = np.random.default_rng(0).uniform(-2, 2, (60, 2))
 gp = distgp.DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(X, X[:, 0])
 posterior = gp.experts_.placement.items[0]
 vars(posterior).pop("factor", None)
-with exact._LOCK:  # held by a thread that computes a factor when the process forks
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        os._exit(0 if posterior.factor.ndim >= 2 else 1)
-    print(os.waitpid(child, 0)[1])
+inside, done = threading.Event(), threading.Event()
+
+def hold():  # a thread that computes a factor when the process forks
+    with exact._LOCK.now:
+        inside.set()
+        done.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(0 if posterior.factor.ndim >= 2 else 1)
+print(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_child_that_was_forked_while_a_factor_was_computed_computes_it():
     command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_FACTOR]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["0"], done.stderr
+
+
+FORKED_WITH_A_POOL = """
+import os, signal, torch
+from distgp._util import threads
+
+torch.set_num_threads(1)  # as many as a child has, which would take its parent's pool, without its thread
+threads.at_once(abs, [-1])
+with threads._Limit.lock.now:  # held by a thread that sets the numbers of threads when the process forks
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        with threads.blas_threads(1):
+            os._exit(0 if threads.at_once(abs, [-1, -2]) == [1, 2] else 1)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_has_threads_and_locks_of_its_own():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_WITH_A_POOL]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.split() == ["0"], done.stderr
 
@@ -160,7 +197,7 @@ def test_what_is_silenced_is_silent_in_threads_that_work_for_it(monkeypatch):
 
 
 def test_nothing_that_may_run_in_threads_changes_the_filters_of_warnings():
-    own = {"cli/terminal.py", "serve/__init__.py"}  # a process of their own
+    own = {"cli/terminal.py", "serve/answers.py"}  # a process of their own
     package = Path(distgp.__file__).parent
     found = [p for p in package.rglob("*.py") if "warnings.catch_warnings(" in p.read_text()]
     assert {path.relative_to(package).as_posix() for path in found} == own
@@ -179,9 +216,89 @@ def test_updates_in_several_threads_are_all_kept():
     for begun in (False, True):  # the first call fits, also where eight are the first
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(update, range(8)))
-        assert gp.n_experts_ == (16 if begun else 8)
+        assert gp.experts_.row_count() == (160 if begun else 80)
     again = pickle.loads(pickle.dumps(gp)).partial_fit(X[80:], X[80:, 0])
-    assert (again.n_experts_, gp.n_experts_) == (17, 16)
+    assert (again.experts_.row_count(), gp.experts_.row_count()) == (170, 160)
     with pytest.raises(ValueError, match="target columns"):
         again.partial_fit(X, X)
-    assert again.n_experts_ == 17
+    assert again.experts_.row_count() == 170 and again.n_experts_ == 1
+
+
+ELSEWHERE = """
+import sys
+import numpy as np, torch, distgp
+
+X = np.random.default_rng(0).uniform(size=(60, 2))
+y = np.sin(6 * X[:, 0]) + X[:, 1]
+
+
+def figures(kind, **options):
+    gp = getattr(distgp, kind)(n_iter=2, **options).fit(X, y)
+    if kind == "DistributedGPRegressor":
+        gp.partial_fit(X[:30], y[:30])
+    gp.save(sys.argv[1])
+    gp = distgp.load(sys.argv[1])
+    found = [*gp.predict(X[:5], return_std=True), gp.predict(X[:3], return_cov=True)[1]]
+    found += [gp.predict_with_interval(X[:3])[3], gp.feature_relevance_, gp.nlpd(X, y), gp.score(X, y)]
+    if kind == "DistributedGPRegressor":
+        found += [gp.sample_y(X[:3]), gp.novelty(X[:3]), gp.predict_quantiles(X[:3], 0.3)]
+    return [*found, str(gp.summary()), gp._repr_html_()[-500:]]
+
+
+def every():
+    for expert in ("exact", "sparse", "nearest"):
+        yield figures("DistributedGPRegressor", expert=expert, n_experts=2, n_inducing=8)
+    yield figures("SparseGridGP", level=2)
+
+
+here = list(every())
+torch.set_default_device("meta")
+for one, other in zip(here, every(), strict=True):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+print(torch.zeros(1).device)
+"""
+
+
+def test_a_default_device_of_the_caller_changes_nothing(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(tmp_path / "gp.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["meta"]
+
+
+FORKED_IN_A_PROPERTY = """
+import os, signal, threading
+from distgp._util import threads
+from distgp.experts.exact import ExactPosterior  # noqa: F401
+
+(first, *others) = threads._cached_properties()
+if not hasattr(first, "lock"):  # from Python 3.12 on there are none
+    print(0)
+    raise SystemExit
+taken, done = threading.Event(), threading.Event()
+
+
+def hold():
+    with first.lock:
+        taken.set()
+        done.wait()
+
+
+threading.Thread(target=hold).start()
+taken.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    with first.lock:
+        os._exit(0)
+print(os.waitpid(child, 0)[1])
+done.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_that_was_forked_while_a_value_was_computed_computes_it():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_PROPERTY]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["0"], done.stderr

@@ -13,6 +13,8 @@ import pytest
 import distgp
 from distgp.cli.streaming import columns_of, fit_table, row_values
 from distgp.data.table import TableError
+from distgp.engines import LocalEngine
+from distgp.engines.devices import DevicesEngine
 
 COMMAND = Path(sys.executable).parent / "distgp"
 PEAK = """
@@ -103,13 +105,21 @@ def test_times_of_rows_that_are_left_out_may_be_missing():
         row_values(pa.table({"t": [1]}), {"groups": "u"}, np.array([True]))
 
 
-def test_workers_that_read_by_themselves_know_no_times(tmp_path):
-    path = tmp_path / "rows.parquet"
-    pd.DataFrame({"a": [0.0, 1.0], "y": [0.0, 1.0]}).to_parquet(path)
-    model = distgp.DistributedGPRegressor(engine=Elsewhere())
-    with pytest.raises(ValueError, match="so the column 'a' cannot be used: give --engine local"):
-        fit_table(model, str(path), "y", None, "refuse", {"time": "a"}, categorical=[])
-
-
-class Elsewhere:
-    """An engine that is not this process."""
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_workers_that_read_by_themselves_know_weights_and_groups(tmp_path, expert):
+    path, rng = tmp_path / "rows.parquet", np.random.default_rng(0)
+    rows = {"a": rng.normal(size=120), "w": rng.choice([0.5, 2.0], 120), "who": np.arange(120) % 4}
+    table = pd.DataFrame(rows).assign(y=np.sin(rows["a"]) + 0.1 * rng.normal(size=120))
+    table.loc[7, "a"] = np.nan
+    table.to_parquet(path)
+    given = {"sample_weight": "w", "groups": "who"}
+    found = []
+    for engine in (LocalEngine(), DevicesEngine(["cpu", "cpu"])):
+        model = distgp.DistributedGPRegressor(
+            expert, 2, 5, engine=engine, n_iter=2, calibrate="mondrian"
+        )
+        options = {"categorical": [], "features": ["a"]}
+        assert fit_table(model, str(path), "y", None, "drop", given, **options) == 1
+        found.append(model.model_.targets[0].calibration)
+    assert found[0].groups == found[1].groups == ("0", "1", "2", "3")
+    assert len(found[0].scores) == len(found[1].scores) == 23

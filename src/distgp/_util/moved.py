@@ -8,8 +8,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from distgp._util.checks import warn_user
-
 MOVED = {
     "distgp.choice": "distgp.selection",
     **{
@@ -29,6 +27,8 @@ class MovedModules(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make a module that looks everything up in the new one."""
+        from distgp._util.checks import warn_user
+
         new = MOVED[spec.name]
         warn_user(
             f"{spec.name} is now {new}: import from there; the old name goes after two more minor "

@@ -3,67 +3,152 @@
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
+from threading import Timer
+from typing import TYPE_CHECKING, ClassVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as RichProgress
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
-LINE_SECONDS = 10.0  # where there is no terminal, at most one line is written in this many seconds
+FIRST_SECONDS = 1.0
+"""What is done is told when it has taken this long, even if no step of it is over."""
+LINE_SECONDS = 10.0
+"""Where there is no terminal, steps are told in at most one line in this many seconds."""
 
 
 class Progress:
-    """A counter of steps that tells the user, on standard error and if to `show`, how far the work is."""
+    """A counter of steps that tells the user, on standard error and if to `show`, how far the work is.
 
-    def __init__(self, title: str, total: int | None = None, show: bool = True) -> None:
+    One bar is shown at a time: that of work inside other work hides that of the other. A total that is
+    `at_most` that many steps is told as such.
+    """
+
+    live: ClassVar[Progress | None] = None
+    """The one whose bar is on the terminal."""
+
+    def __init__(
+        self, title: str, total: int | None = None, show: bool = True, *, at_most: bool = False
+    ) -> None:
         self.title, self.total, self.show = title, total, show
         self.done = 0
-        self._said, self._text = 0, ""
-        self._console = Console(stderr=True, highlight=False)
+        self._limit = "" if total is None else f" of {'at most ' if at_most else ''}{total:,}"
+        self._said, self._text, self._written = 0, "", ""
         self._last_line = time.monotonic()
-        self._bar = self._make_bar() if show and self._console.is_terminal else None
+        self._timer: Timer | None = None
+        self._bar: RichProgress | None = None
+        if show:
+            from rich.console import Console
+
+            self._console = Console(stderr=True, highlight=False)
+            self._bar = self._make_bar() if self._console.is_terminal else None
 
     def _make_bar(self) -> RichProgress:
-        """A bar where the total is known, else a count with the time that has passed."""
-        title, text = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
-        if self.total is None:
-            columns = title, TextColumn("{task.completed:,.0f}"), TimeElapsedColumn(), text
-        else:
-            columns = title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text
-        bar = RichProgress(*columns, console=self._console, transient=self.total is None)
-        self._task = bar.add_task(self.title, total=self.total, text="")
-        return bar
+        """A bar where the total is known, and always the time that has passed."""
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        title, count, text = (
+            TextColumn(f"{{task.fields[{name}]}}") for name in ("title", "count", "text")
+        )
+        bar = [] if self.total is None else [BarColumn()]
+        shown = RichProgress(
+            title, *bar, count, TimeElapsedColumn(), text, console=self._console, transient=True
+        )
+        self._task = shown.add_task("", total=self.total, title=self.title, count="", text="")
+        return shown
 
     def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
+        self._outer = _SHOWN.get()
+        if self._bar is not None and Progress.live is not self._outer:
+            self.show, self._bar = False, None  # another thread has the terminal
+        if self.show:
+            self._token = _SHOWN.set(self)
+            if self._outer is not None:
+                self._outer._pause()
+            self._show_bar()
+            self._tell_soon()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif self.show and error is None and self.done != self._said:
+        if not self.show:
+            return
+        _SHOWN.reset(self._token)
+        self._pause()
+        if self._bar is None and error is None and self.done != self._said:
             self._write_line()  # work may end before the last step, or sooner than a line is due
+        if self._outer is not None:
+            self._outer._show_bar()
+
+    def _show_bar(self) -> None:
+        """Show the bar, where there is one."""
+        if self._bar is not None:
+            Progress.live = self
+            self._bar.start()
+
+    def _pause(self) -> None:
+        """Show nothing for now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._bar is not None:
+            Progress.live = None
+            self._bar.stop()
 
     def advance(self, amount: int = 1, text: str = "") -> None:
         """Count steps done since the last call, and show a text, such as the objective, beside them."""
         self.done += amount
+        self._text = text
         if self._bar is not None:
-            self._bar.update(self._task, advance=amount, text=text)
+            self._update(amount)
         elif self.show:
-            self._text = text
             finished = self.done == self.total
             if finished or time.monotonic() - self._last_line >= LINE_SECONDS:
                 self._write_line()
 
+    def begin(self, title: str = "", text: str = "") -> None:
+        """Tell what is done next: a new title, or a text beside the old one."""
+        self.title, self._text = title or self.title, text
+        if self._bar is not None:
+            self._update(0)
+        elif self.show:
+            self._tell_soon()
+
+    def _update(self, amount: int) -> None:
+        """Show on the bar how far the work has come."""
+        assert self._bar is not None
+        count = f"{self.done:,}{self._limit}" if self.done or self.total else ""
+        self._bar.update(self._task, advance=amount, title=self.title, count=count, text=self._text)
+
+    def _tell_soon(self) -> None:
+        """Write a line in a second from now, if the work goes on until then and nothing else is told."""
+        if self._bar is None and self._timer is None:
+            self._timer = Timer(FIRST_SECONDS, self._tell)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _tell(self) -> None:
+        """Write a line, unless the last one said the same."""
+        self._timer = None
+        if self._line() != self._written:
+            self._write_line()
+
+    def _line(self) -> str:
+        """Say in one line how far the work has come."""
+        count = f"{self.done:,}{self._limit}" if self.done or self.total else ""
+        return ": ".join(part for part in (self.title, count, self._text) if part)
+
     def _write_line(self) -> None:
         """Say in one plain line how far the work has come."""
-        self._last_line, self._said = time.monotonic(), self.done
-        of_all = "" if self.total is None else f" of {self.total:,}"
-        said = f": {self._text}" if self._text else ""
-        self._console.print(f"{self.title}: {self.done:,}{of_all}{said}", soft_wrap=True)
+        self._last_line, self._said, self._written = time.monotonic(), self.done, self._line()
+        self._console.print(self._written, soft_wrap=True)
+
+
+_SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
+"""The progress that is shown now, of the innermost work that shows some."""
+
+
+def doing(what: str) -> None:
+    """Tell what is done now beside the progress that is shown, if any is."""
+    shown = _SHOWN.get()
+    if shown is not None:
+        shown.begin(text=what)

@@ -9,25 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from functools import cache
-from typing import TypeVar
+from functools import cache, cached_property, wraps
+from typing import ClassVar, ParamSpec, TypeVar
+from weakref import WeakSet
 
+import torch
 from threadpoolctl import ThreadpoolController
 
-SPINS = "1000"
-"""Times that a thread of OpenMP looks for work before it sleeps. By default it looks 300,000 times: beside
-other busy processes a fit then takes several times as long, as `benchmarks/contention.py` measures."""
+from distgp._util import waiting
 
-if "torch" in sys.modules or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-    import torch  # loaded already, or the user has said how its threads should wait
-else:
-    os.environ["GOMP_SPINCOUNT"] = SPINS  # read once, when the library is loaded
-    import torch
-
-    del os.environ["GOMP_SPINCOUNT"]
+waiting.forget()  # PyTorch, which is loaded now, has read it
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Given = ParamSpec("Given")
 
 
 @cache
@@ -38,10 +33,23 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
+class Lock:
+    """A lock of which a forked process has a new one: the thread that may hold the old is not there.
+
+    It is taken by ``with lock.now:``, so that a child that is forked inside gives back the one it took.
+    """
+
+    every: ClassVar[WeakSet[Lock]] = WeakSet()
+
+    def __init__(self) -> None:
+        self.now = threading.RLock()
+        Lock.every.add(self)
+
+
 class _Limit:
     """The users of a limit at this moment, and the numbers of threads to put back after the last."""
 
-    lock = threading.Lock()
+    lock = Lock()
     users = 0
     before: tuple[int, ...] = ()
 
@@ -50,7 +58,7 @@ class _Limit:
 def blas_threads(threads: int) -> Iterator[None]:
     """Let SciPy's linear algebra use this many threads for as long as the context lasts."""
     libraries = _blas().lib_controllers
-    with _Limit.lock:
+    with _Limit.lock.now:
         if _Limit.users == 0:
             _Limit.before = tuple(library.get_num_threads() for library in libraries)
         _Limit.users += 1
@@ -60,7 +68,7 @@ def blas_threads(threads: int) -> Iterator[None]:
     try:
         yield
     finally:
-        with _Limit.lock:
+        with _Limit.lock.now:
             _Limit.users -= 1
             if _Limit.users == 0:
                 for library, before in zip(libraries, _Limit.before, strict=True):
@@ -104,16 +112,44 @@ def gradients() -> Iterator[None]:
         yield
 
 
+def on_named_devices(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Have a function make tensors where it says, and on the CPU where it says nothing.
+
+    The user may have set another default by `torch.set_default_device`.
+    """
+
+    @wraps(function)
+    def called(*given: Given.args, **options: Given.kwargs) -> Result:
+        if torch.get_default_device().type == "cpu":
+            return function(*given, **options)
+        with torch.device("cpu"):
+            return function(*given, **options)
+
+    return called
+
+
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Threads that wait for work; they are started once, since that takes as long as some of it."""
     return ThreadPoolExecutor(threads, thread_name_prefix="distgp")
 
 
+def _cached_properties() -> Iterator[cached_property[object]]:
+    """The cached properties of distgp's classes, as far as these are imported."""
+    own = [module for name, module in sys.modules.items() if name.startswith("distgp.")]
+    classes = [c for module in own for c in vars(module).values() if isinstance(c, type)]
+    for kind in classes:
+        yield from (v for v in vars(kind).values() if isinstance(v, cached_property))
+
+
 def _alone_after_fork() -> None:
     """Compute with one thread in a forked process: it has none of its parent's, and would wait for them."""
     _pool.cache_clear()
-    _Limit.lock, _Limit.users = threading.Lock(), 0
+    for lock in Lock.every:
+        lock.now = threading.RLock()
+    for value in _cached_properties():  # before Python 3.12 each has a lock for a whole class
+        vars(value)["lock"] = threading.RLock()
+    _Limit.users = 0
     torch.set_num_threads(1)
 
 

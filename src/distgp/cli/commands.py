@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -180,8 +181,19 @@ def serve(given: o.Given) -> None:
         terminal.tell(f"serving {given.model.name} at {url}, until Ctrl-C", not given.quiet)
 
     limits = {"max_rows": given.max_rows, "max_bytes": given.max_bytes}
-    names = o.split_names(given.names)
-    server.serve(given.model, given.host, given.port, given.device, ready, names=names, **limits)
+    names, allow = o.split_names(given.names), o.split_names(given.allow)
+    log = partial(typer.echo, err=True) if given.access_log else None
+    server.serve(
+        given.model,
+        given.host,
+        given.port,
+        given.device,
+        ready,
+        names=names,
+        allow=allow,
+        log=log,
+        **limits,
+    )
 
 
 def version(given: o.Given) -> None:

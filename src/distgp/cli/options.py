@@ -265,7 +265,7 @@ TABLE = (
     Option(
         "unknown_categories",
         Unknown | None,
-        "categories not seen in fitting: refuse, or take as new",
+        "texts not seen in fitting: new, or refuse; default: as fitted",
         READS,
     ),
     # Columns and rows.
@@ -305,7 +305,12 @@ TABLE = (
     Option("partition", str, ", ".join(distgp.PARTITIONS), "fit"),
     Option("partition_column", Text, "one expert per value of this column", "fit"),
     Option("training", str, f"auto, none, {', '.join(distgp.ALGORITHMS)}", FITS),
-    Option("time_limit", float, "seconds that auto plans a fit for: a plan, not an alarm", FITS),
+    Option(
+        "time_limit",
+        float,
+        "seconds that auto plans a fit for, inf for any: a plan, not an alarm",
+        FITS,
+    ),
     Option("n_iter", int | None, "rounds of training, at most", FITS),
     Option("learning_rate", float | None, "learning rate, of methods that have one", "fit"),
     Option(
@@ -339,6 +344,14 @@ TABLE = (
         "names by which clients may call the server, by comma; default: localhost and addresses alone",
         "serve",
     ),
+    Option(
+        "allow",
+        Text,
+        "changes that clients may make, by comma: observe (POST /observe adds rows), reload (POST "
+        "/reload loads the file again); default: none",
+        "serve",
+    ),
+    Option("access_log", bool, "write a line for each request to standard error", "serve"),
     Option("max_rows", int, "rows of one request, at most", "serve", 100_000),
     Option("max_bytes", int, "bytes of one request, at most", "serve", 2**26),
     Option("device", str, "cpu or cuda", FITS),

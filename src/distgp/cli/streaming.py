@@ -43,13 +43,10 @@ def fit_table(
     if source.kind == "parquet" and not isinstance(model.engine, LocalEngine):
         if label_column is not None:
             raise ValueError("workers divide the rows that they read at random, not by a column")
-        if held_out_by:
-            listed = " and ".join(f"the column {name!r}" for name in held_out_by.values())
-            raise ValueError(
-                f"workers read the rows by themselves, so {listed} cannot be used: give --engine local"
-            )
-        model.fit_parquet(path, target, missing=missing, **options)
-        return ParquetRows.open(path).n - model.experts_.row_count()
+        model.fit_parquet(path, target, missing=missing, **options, **(held_out_by or {}))
+        scores = model.model_.targets[0].calibration
+        fitted = int(model.experts_.sizes().double().sum())
+        return ParquetRows.open(path).n - fitted - (0 if scores is None else len(scores.scores))
     table = source.read(options["categorical"])
     X, y, columns, keep = learnt(table, None, missing=missing, target=target, **options)
     if label_column is not None:

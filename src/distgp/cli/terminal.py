@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from distgp.data.encoding import NewTextWarning
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.engines import EngineError
 from distgp.files.writing import check_writable
@@ -111,13 +112,17 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+ABOUT_ROWS = (NoveltyWarning, NewTextWarning)
+"""Warnings that every piece of a large table to predict would repeat."""
+
+
 def _teller() -> Callable[..., None]:
-    """Return a function that prints warnings as one line each, that of novelty of a first piece alone."""
+    """Return a function that prints warnings as one line each; about new rows, of a first piece alone."""
     told: set[type[Warning]] = set()
 
     def tell_warning(message: Warning | str, category: type[Warning], *details: object) -> None:
         del details
-        if not (issubclass(category, NoveltyWarning) and category in told):
+        if not (issubclass(category, ABOUT_ROWS) and category in told):
             _print_line(f"warning: {message}", "yellow")
         told.add(category)
 

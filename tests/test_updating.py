@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 import distgp
 from distgp import DistributedGPRegressor
+from distgp._util import machine
 
 KERNEL = 1.5 * distgp.RBF([0.6, 0.9])
 GIVEN = {"kernel": KERNEL, "noise": 0.04, "training": None, "normalize": False}
@@ -65,8 +67,6 @@ def test_noise_variances_are_those_of_a_naive_gp(name, tmp_path):
     given = GIVEN | {"noise": 0.1}
     gp = DistributedGPRegressor(**given, **EXPERTS[name]).fit(X, y, noise_variance=noise)
     X_new = data(15, seed=1)[0]
-    import torch
-
     K = KERNEL(torch.as_tensor(X)).numpy()
     cross = KERNEL(torch.as_tensor(X_new), torch.as_tensor(X)).numpy()
     if name == "sparse":
@@ -126,18 +126,120 @@ def test_new_rows_join_and_old_ones_are_forgotten(name):
     gp = DistributedGPRegressor(**GIVEN, **EXPERTS[name], partition=np.arange(30) % 2)
     gp.fit(X[:30], y[:30])
     gp.partial_fit(X[30:60], y[30:60]).partial_fit(X[60:], y[60:])
-    assert gp.n_experts_ == 4 and gp.experts_.row_count() == 90
+    assert gp.n_experts_ == 6 and gp.experts_.row_count() == 90
     gp.drop_experts([0, 1])
-    assert gp.n_experts_ == 2 and gp.experts_.row_count() == 60
-    fresh = DistributedGPRegressor(**GIVEN, **EXPERTS[name], partition=np.repeat([0, 1], 30))
+    assert gp.n_experts_ == 4 and gp.experts_.row_count() == 60
+    fresh = DistributedGPRegressor(**GIVEN, **EXPERTS[name], partition=np.repeat(np.arange(4), 15))
     fresh.fit(X[30:], y[30:])
     X_new = data(20, seed=1)[0]
     for a, b in zip(
         gp.predict(X_new, return_std=True), fresh.predict(X_new, return_std=True), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    gp.drop_experts(-1)
+    gp.drop_experts([-1, -2, -3])
     assert gp.n_experts_ == 1
+
+
+def exact_gp(X, y, X_new, noise):
+    """Mean and standard deviation of an observation by the exact GP, in NumPy."""
+    K, cross, prior = (
+        KERNEL(*map(torch.as_tensor, of)).numpy() for of in ((X,), (X_new, X), (X_new,))
+    )
+    solved = np.linalg.solve(K + np.diag(noise), np.column_stack([y, cross.T]))
+    return cross @ solved[:, 0], np.sqrt(np.diag(prior - cross @ solved[:, 1:]) + GIVEN["noise"])
+
+
+def sparse_gp(X, y, X_new, noise):
+    """The same by Titsias' sparse GP."""
+    Z = EXPERTS["sparse"]["n_inducing"]
+    Kuu, Kuf, Kus = (KERNEL(*map(torch.as_tensor, of)).numpy() for of in ((Z,), (Z, X), (Z, X_new)))
+    S = Kuu + Kuf / noise @ Kuf.T
+    prior = KERNEL(torch.as_tensor(X_new)).numpy()
+    explained = Kus.T @ np.linalg.solve(Kuu, Kus) - Kus.T @ np.linalg.solve(S, Kus)
+    mean = Kus.T @ np.linalg.solve(S, Kuf @ (y / noise))
+    return mean, np.sqrt(np.diag(prior - explained) + GIVEN["noise"])
+
+
+@ALL
+@pytest.mark.parametrize("weighted", [False, True])
+def test_many_small_updates_are_one_of_all_rows(name, weighted, tmp_path):
+    X, y = data(200)
+    weight = np.where(np.arange(200) % 3, 1.0, 2.0) if weighted else np.ones(200)
+    given = {} if not weighted else {"sample_weight": weight[:100]}
+    fitted = DistributedGPRegressor(**GIVEN, **EXPERTS[name], n_experts=1).fit(
+        X[:100], y[:100], **given
+    )
+    fitted.save(tmp_path / "first.safetensors")
+    many, one = (distgp.load(tmp_path / "first.safetensors") for _ in range(2))
+    for start in range(100, 200, 2):
+        some = slice(start, start + 2)
+        many.partial_fit(X[some], y[some], weight[some] if weighted else None)
+    one.partial_fit(X[100:], y[100:], weight[100:] if weighted else None)
+    X_new = data(30, seed=1)[0]
+    naive = sparse_gp if name == "sparse" else exact_gp  # all rows are neighbours
+    wanted = naive(X, y, X_new, GIVEN["noise"] / weight)
+    found = many.predict(X_new, return_std=True)
+    for a, b, c in zip(found, one.predict(X_new, return_std=True), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(a, c, rtol=0, atol=1e-6 if name == "sparse" else 1e-8)
+    assert many.n_experts_ == one.n_experts_ == 1
+    many.save(tmp_path / "many.safetensors")
+    fitted.fit(X, y, weight if weighted else None).save(tmp_path / "all.safetensors")
+    sizes = [(tmp_path / f"{file}.safetensors").stat().st_size for file in ("many", "all")]
+    assert sizes[0] < 1.05 * sizes[1]
+
+
+@ALL
+def test_experts_of_many_small_updates_stay_few(name, tmp_path):
+    """Experts are full with as many rows as those of `fit`, also where a stream goes through a file."""
+    X, y = data(160)
+    gp = DistributedGPRegressor(**GIVEN, **EXPERTS[name], n_experts=3, partition="contiguous")
+    gp.fit(X[:60], y[:60])
+    one = DistributedGPRegressor(**gp.get_params()).fit(X[:60], y[:60]).partial_fit(X[60:], y[60:])
+    for start in range(60, 160, 2):
+        gp.partial_fit(X[start : start + 2], y[start : start + 2])
+        if start == 100:
+            gp.save(tmp_path / "m.safetensors")
+            gp = distgp.load(tmp_path / "m.safetensors")
+    assert gp.n_experts_ == one.n_experts_ == 8
+    assert gp.experts_.row_counts().tolist() == [20] * 8
+    X_new = data(30, seed=1)[0]
+    for a, b in zip(
+        gp.predict(X_new, return_std=True), one.predict(X_new, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("options", "full"),
+    [
+        ({"expert": "exact"}, 1_000),
+        ({"expert": "sparse", "n_inducing": 20}, 640),
+        ({"expert": "nearest", "n_inducing": 0}, None),
+        ({"expert": "sparse", "n_inducing": 20, "training": "independent", "n_iter": 2}, 1_000),
+        ({"expert": "exact", "n_experts": 1}, None),
+    ],
+)
+def test_where_the_number_of_experts_is_left_to_us_they_are_as_large_as_the_rule_says(
+    options, full
+):
+    X, y = data(1_300)
+    gp = DistributedGPRegressor(**GIVEN | options).fit(X[:200], y[:200])
+    before = gp.experts_.row_counts().tolist()
+    gp.partial_fit(X[200:], y[200:])
+    first = sum(before[:-1])
+    expected = [*before[:-1], min(full or 1_300, 1_300 - first)]
+    while sum(expected) < 1_300:
+        expected.append(min(full, 1_300 - sum(expected)))
+    assert gp.experts_.row_counts().tolist() == expected
+
+
+def test_one_exact_gp_becomes_two_experts_where_memory_does_not_suffice(monkeypatch):
+    X, y = data(1_200)
+    gp = DistributedGPRegressor(**GIVEN, expert="exact", n_experts=1).fit(X[:1_100], y[:1_100])
+    monkeypatch.setattr(machine, "free_bytes", lambda device: 2**20)
+    gp.partial_fit(X[1_100:1_150], y[1_100:1_150]).partial_fit(X[1_150:], y[1_150:])
+    assert gp.experts_.row_counts().tolist() == [1_100, 100]
 
 
 def test_experts_with_hyperparameters_of_their_own_are_forgotten():

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from tables import TABLE
 
-from distgp.data.encoding import complete_rows, learn
+from distgp.data.encoding import NewTextWarning, complete_rows, learn
 from distgp.data.table import TableError
 
 
@@ -37,7 +37,8 @@ def test_categories_are_those_of_fitting():
     ):
         columns.matrix(new)
     t = (1 + np.sqrt(3)) / 2  # as far from (1, 0) and (0, 1) as they are from each other
-    found = columns.matrix(new, "new")
+    with pytest.warns(NewTextWarning, match="1 values that were not there in fitting"):
+        found = columns.matrix(new, "new")
     np.testing.assert_array_equal(found, [[1, 0], [t, t], [1, 0]])
     np.testing.assert_allclose(np.linalg.norm(found[1] - np.eye(2), axis=1), np.sqrt(2))
     by_number = learn(TABLE, "y", features=["x"], categorical=["x"])

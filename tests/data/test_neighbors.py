@@ -81,3 +81,29 @@ def test_correlations_order_rows_where_there_are_no_coordinates():
     value, where = value[:, :5], where[:, :5]
     close(far[torch.isfinite(far)], value[torch.isfinite(value)], atol=1e-8)
     assert torch.equal(index, torch.where(torch.isfinite(value), where, -1))
+
+
+@pytest.mark.parametrize(("n", "k"), [(1000, 7), (1003, 20), (4999, 1), (50, 40), (50, 50), (9, 0)])
+def test_the_smallest_entries_are_those_of_a_sorted_row(n, k):
+    values = inputs(12 * n, 1).reshape(12, n).clone()
+    values[3, n // 3 :] = torch.inf
+    value, place = neighbors.smallest(values, k)
+    close(value.sort(-1).values, values.sort(-1).values[:, :k], rtol=0.0, atol=0.0)
+    assert torch.equal(values.gather(-1, place), value)
+    assert all(len(set(row)) == k for row in place.tolist())
+
+
+def test_rows_after_all_of_a_block_are_not_looked_at(monkeypatch):
+    """The widest block of distances is as wide as the last of its queries' places."""
+    monkeypatch.setattr(neighbors, "TREE_COLUMNS", 0)
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 10 * 400)
+    X, shapes, smallest = inputs(400, 3), [], neighbors.smallest
+    monkeypatch.setattr(
+        neighbors, "smallest", lambda v, k: (shapes.append(tuple(v.shape)), smallest(v, k))[1]
+    )
+    before = torch.randperm(400, generator=torch.Generator().manual_seed(0))
+    _, index = Neighbors(X).nearest_before(X, before, 5)
+    assert torch.equal(index, naive(X, X, before, 5)[1])
+    assert sum(rows for rows, _ in shapes) == 400
+    assert max(rows * width for rows, width in shapes) <= 10 * 400
+    assert sum(rows * width for rows, width in shapes) < 0.6 * 400 * 400

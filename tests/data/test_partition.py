@@ -19,7 +19,7 @@ from distgp.data import (
     stack,
     with_communication,
 )
-from distgp.data.partition import batch_of
+from distgp.data.partition import batch_of, kmeans_centres
 
 BALANCED = [RandomPartition(), KMeansPartition(), ContiguousPartition(), ContiguousPartition(0)]
 
@@ -90,6 +90,30 @@ def test_kmeans_is_blind_to_offsets(offset):
     labels = KMeansPartition().assign(X + offset, 8, 0)
     spread = sum(X[labels == i].var(axis=0).sum() for i in range(8)) / 8
     assert spread < 0.35 * X.var(axis=0).sum()
+
+
+@pytest.mark.parametrize("apart", [1e3, 1e7, 1e9, 1e12])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_kmeans_sees_the_rows_of_clusters_far_apart(apart, dtype):
+    """A hundred rows around each of three places, which products of numbers so large cannot tell apart."""
+    places = np.array([[0.0, 0.0], [apart, 0.0], [0.0, -3.0 * apart]])
+    near = inputs(300, 2).numpy() * (1.0 if dtype == np.float64 else apart * 1e-4)
+    X = (np.repeat(places, 100, axis=0) + near).astype(dtype)
+    whole = sum(near[i : i + 100].var(axis=0).sum() for i in (0, 100, 200)) / 3
+    centres = kmeans_centres(X, 24, 0)
+    distance = np.square(X[:, None].astype(float) - centres).sum(-1).min(-1)
+    assert len(np.unique(centres, axis=0)) == 24
+    assert distance.mean() < 0.25 * whole
+
+
+@pytest.mark.parametrize("apart", [1e3, 1e7, 1e9, 1e12])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_kmeans_divides_clusters_far_apart(apart, balanced):
+    near = inputs(400, 2).numpy()
+    X = near + np.outer(np.arange(400) % 2, [apart, 0.0])
+    labels = KMeansPartition(balanced=balanced).assign(X, 8, 0)
+    spread = sum(near[labels == i].var(axis=0).sum() for i in range(8)) / 8
+    assert spread < 0.5 * near.var(axis=0).sum()
 
 
 def test_unbalanced_kmeans_refuses_empty_shards():

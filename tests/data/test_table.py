@@ -7,6 +7,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from object_store import ObjectStore
 from tables import TABLE
 
 from distgp.data.table import Table, TableError, find, sink
@@ -168,6 +169,17 @@ def test_what_an_object_store_lacks(tmp_path, bucket):
     ]:
         with pytest.raises(TableError, match=message):
             Table.open(bucket(path))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_an_object_store_that_is_closed_between_looking_and_reading(
+    tmp_path, bucket, monkeypatch, name
+):
+    written(tmp_path / "t" / name)
+    table = Table.open(bucket(f"t/{name}"))
+    monkeypatch.setattr(ObjectStore, "_found", lambda store: (403, b""))
+    with pytest.raises(TableError, match=rf"cannot read .*{name}.*ACCESS_DENIED"):
+        table.read()
 
 
 def test_a_file_that_breaks_off_leaves_nothing(tmp_path):

@@ -201,13 +201,36 @@ def test_workers_read_parquet_by_themselves(engine, parquet, tmp_path):
     close(predicted(remote), predicted(local))
     full = DistributedGPRegressor(engine=engine, expert="sparse", n_inducing=30, n_iter=8)
     full.fit_parquet(f"file://{parquet}/*.parquet", "level")
-    assert list(full.feature_names_in_) == ["east", "north", "site=hill", "site=lake"]
+    assert list(full.feature_names_in_) == ["east", "north", "site"]
     full.save(tmp_path / "m.safetensors")
     assert distgp.load(tmp_path / "m.safetensors").n_experts_ == full.n_experts_
     scaled = full.model_.targets[0].scaling
     np.testing.assert_allclose(scaled.x_mean[:2], X.mean(0), rtol=1e-12)
     np.testing.assert_allclose(scaled.x_scale[:2], X.std(0), rtol=1e-12)
     assert scaled.y_scale == pytest.approx(Y.std())
+
+
+def test_workers_read_what_is_given_for_each_row(engine, tmp_path):
+    """Sums of sparse experts do not depend on how rows are divided over workers."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(X, columns=["a", "b"]).assign(
+        y=np.exp(Y), w=rng.choice([0.5, 2.0], len(X))
+    )
+    table["site"] = rng.choice(["hill", "lake"], len(X))
+    table.to_parquet(tmp_path / "rows.parquet", row_group_size=50)
+    options = {"expert": "sparse", "n_inducing": X[:20], "training": None, "kernel": "rbf"}
+    options |= {"mean": "linear", "target_transform": "yeo-johnson", "calibrate": "mondrian"}
+    given = {"features": ["a", "b"], "sample_weight": "w", "groups": "site"}
+    found = []
+    for where in ("local", engine):
+        gp = DistributedGPRegressor(engine=where, **options)
+        gp.fit_parquet(str(tmp_path / "rows.parquet"), "y", **given)
+        found.append(gp.predict_interval(table[["a", "b"]], groups=table["site"]))
+    np.testing.assert_allclose(*found, rtol=1e-8)
+    wrong = DistributedGPRegressor(engine=engine, **options | {"target_transform": "log"})
+    table.assign(y=Y).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="needs positive targets"):
+        wrong.fit_parquet(str(tmp_path / "rows.parquet"), "y", **given)
 
 
 def test_parquet_that_cannot_be_used(engine, parquet, tmp_path):

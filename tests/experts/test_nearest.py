@@ -169,6 +169,20 @@ def test_numbers_of_neighbours_are_checked():
         NearestExpert(0)
 
 
+def test_few_targets_are_work_for_several_threads(monkeypatch):
+    parts, on_threads = [], nearest.on_threads
+    monkeypatch.setattr(
+        nearest, "on_threads", lambda f, items: (parts.append(len(items)), on_threads(f, items))[1]
+    )
+    data = shard(300, 2)
+    objective = Objective.of(NearestExpert(30, 20), Layout.of(START))
+    rows = torch.arange(300).reshape(60, 5)
+    real = torch.ones(60, 5, dtype=torch.bool)
+    sets = nearest.Neighbourhoods(data.X[rows], data.y[rows], real, None, data.take(rows[:, -1]))
+    nearest.evaluate(objective, objective.layout.pack(START), sets)
+    assert parts == [4]
+
+
 def test_threads_change_nothing():
     data, X = shard(300, 2), inputs(200, 2, 5)
     theta, expert = Parameters.of(KERNELS[0], 0.05, inputs(8, 2, 3)), NearestExpert(30, 20)

@@ -76,6 +76,28 @@ def test_float32_agrees_to_its_digits(cls):
         close(found[1][name].to(FLOAT), slope, rtol=1e-2, atol=2e-2)
 
 
+@large
+@pytest.mark.parametrize(("kept", "times"), [(61, 1), (60, 2)])
+def test_the_kernel_of_moderately_many_rows_is_made_once(monkeypatch, kept, times):
+    monkeypatch.setattr(cost, "KEPT", kept)
+    rows, theta, made = shard(61, 2), Parameters.of(1.3 * Matern52([0.5, 0.8]), 0.1), []
+    wanted = value_and_gradient(lambda p: plain(p, rows), theta)
+    gram = Matern52.multiple
+
+    def counted(self, variance, X1, X2):
+        made.append(len(X1))
+        return gram(self, variance, X1, X2)
+
+    monkeypatch.setattr(Matern52, "multiple", counted)
+    found = value_and_gradient(lambda p: EXPERT.objective(p, rows), theta)
+    assert sum(made) == times * 61
+    close(found[0], wanted[0])
+    for name, slope in wanted[1].items():
+        close(found[1][name], slope, rtol=1e-8, atol=1e-8)
+    more = cost.bytes_of_objective(61, rows.X) - cost.bytes_of_condition(61, rows.X)
+    assert more == (2 - times) * 8 * 61**2
+
+
 def test_a_large_shard_is_as_the_batched_path_has_it(monkeypatch):
     # 1,100 rows: the blocks are more than one, and the factorisation is divided over threads.
     rows, theta = stack([with_weights(1_100, 3)]), Parameters.of(1.3 * Matern52([0.5] * 3), 0.02)
@@ -200,7 +222,8 @@ def test_costs_grow_with_the_rows():
     like = torch.empty(0, dtype=FLOAT)
     few, many = cost.cost_of_objective(2_000, 3, like), cost.cost_of_objective(20_000, 3, like)
     assert few.seconds > 0 and 100 * few.seconds < many.seconds <= 1001 * few.seconds
-    assert many.bytes - few.bytes == 8 * (20_000**2 - 2_000**2)
+    # Of few rows the kernel is held too.
+    assert many.bytes - few.bytes == 8 * (20_000**2 - 2 * 2_000**2)
     for seconds_for in (cost.seconds_for_cholesky, cost.seconds_for_inverse):
         once, eightfold = (seconds_for(n, like.device, like.dtype) for n in (1_000, 2_000))
         assert eightfold == pytest.approx(8 * once)
@@ -296,13 +319,14 @@ PEAK = """
 from pathlib import Path
 from _measure import objective_with_gradient, problem
 from distgp import Matern52
-from distgp.experts import ExactExpert, Parameters, base
+from distgp.experts import ExactExpert, Parameters, base, cost
 
 def peak():  # the largest size of this program; that of getrusage may be its parent's
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 base.CHUNK_ENTRIES["cpu"] = 2**18  # blocks that are small beside the matrix
+cost.KEPT = 0  # the kernel is made again for the gradient, as it is of more rows
 theta = Parameters.of(1.2 * Matern52([0.8] * 4), 0.05)
 objective_with_gradient(ExactExpert(), theta, problem(1_200, 4))
 before = peak()

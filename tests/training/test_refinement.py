@@ -11,9 +11,10 @@ from helpers import close, inputs, make_data, shard
 import distgp
 from distgp import DistributedGPRegressor
 from distgp.data import Shard, stack
-from distgp.data.shard import concatenate, placed
+from distgp.data.shard import concatenate, placed, sizes
 from distgp.engines import LocalPlacement, travels
 from distgp.experts import ExactExpert, NearestExpert, Parameters
+from distgp.experts.exact import MOST_POLISH
 from distgp.kernels import Matern52
 from distgp.plan import resolve
 from distgp.selection import candidates
@@ -233,6 +234,76 @@ def test_more_neighbours_begin_with_lengthscales_that_have_not_run_away(monkeypa
         assert float(moved.max()) <= refinement.LOST
 
 
+def rows_of_training(monkeypatch):
+    """The rows, bounds and start of every training from now on."""
+    told, train = [], learning.train
+
+    def noted(algorithm, expert, theta, shards, **options):
+        told.append((int(sizes(shards).sum()), options["bounds"], theta, algorithm.n_iter))
+        return train(algorithm, expert, theta, shards, **options)
+
+    monkeypatch.setattr(learning, "train", noted)
+    return told
+
+
+def test_one_exact_expert_begins_with_a_part_of_its_rows_and_ends_where_all_of_them_lead(
+    monkeypatch,
+):
+    X, y = make_data(320, noise=0.3)
+    whole = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    told = rows_of_training(monkeypatch)
+    monkeypatch.setattr(ExactExpert, "first_rows", 200)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    assert [rows for rows, *_ in told] == [200, 200, 320]
+    assert [rounds for *_, rounds in told] == [50, 25, 50]
+    monkeypatch.setattr(ExactExpert, "first_rows", 220)  # nearly as many as there are
+    told.clear()
+    again = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    assert {rows for rows, *_ in told} == {320}
+    wanted = whole.training_.objective
+    assert gp.training_.objective == pytest.approx(wanted, abs=0.005 * 320)
+    assert gp.training_.rows == 320
+    assert again.training_.objective == pytest.approx(wanted, rel=1e-9)
+
+
+def test_training_that_the_user_has_said_looks_at_all_rows(monkeypatch):
+    told = rows_of_training(monkeypatch)
+    monkeypatch.setattr(ExactExpert, "first_rows", 100)
+    X, y = make_data(200, noise=0.3)
+    DistributedGPRegressor(expert="exact", n_experts=1, training="fact", n_iter=5).fit(X, y)
+    assert [rows for rows, *_ in told] == [200]
+    told.clear()
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, warm_start=True).fit(X, y)
+    assert [rows for rows, *_ in told] == [100, 100, 200]
+    gp.fit(X, y)  # begins where the last fit has ended
+    assert {rows for rows, *_ in told[3:]} == {200}
+
+
+@pytest.mark.parametrize("object_", [False, True])
+def test_all_rows_have_the_bounds_that_the_part_has_chosen(monkeypatch, object_):
+    told = rows_of_training(monkeypatch)
+    monkeypatch.setattr(ExactExpert, "first_rows", 100)
+    if object_:
+        monkeypatch.setattr(Score, "beats", lambda self, other, errors: False)
+    X, y = make_data(200, noise=0.0)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    part, free, last = (bounds["noise"][0] for _, bounds, *_ in told)
+    assert free < part and last == (part if object_ else free)
+
+
+def test_lengthscales_that_a_part_of_the_rows_does_not_see_can_come_back(monkeypatch):
+    told = rows_of_training(monkeypatch)
+    monkeypatch.setattr(ExactExpert, "first_rows", 100)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (200, 3))  # the last two columns mean nothing
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(
+        X, np.sin(4 * X[:, 0]) + 0.01 * rng.normal(size=200)
+    )
+    _, free, last = (theta.kernel.parameters()["kernel.lengthscale"] for _, _, theta, _ in told)
+    longest = refinement.LOST * math.sqrt(3)  # √3 is where three columns start
+    assert float(free.max()) > 2 * longest and float(last.max()) == pytest.approx(longest)
+
+
 def plan_of(n, **options):
     given = DistributedGPRegressor(**options).get_params()
     return resolve(given, distgp.data.rows.Schema(3), n)
@@ -246,8 +317,28 @@ def test_work_is_chosen_that_fits_time_and_memory(monkeypatch):
     assert way is None and len(said) == 2 and all("left out by time_limit=1e-09" in s for s in said)
     monkeypatch.setattr(candidates, "free_bytes", lambda device: 10**6)
     assert candidates.affordable(plan_of(5_000), 3)[0] is None
-    with pytest.raises(ValueError, match="time_limit must be a positive number of seconds, got 0"):
-        plan_of(5_000, time_limit=0)
+    for wrong in (0, -1.0, math.nan, "none", True):
+        expected = "time_limit must be a positive number of seconds, or None, got"
+        with pytest.raises(ValueError, match=expected):
+            plan_of(5_000, time_limit=wrong)
+
+
+def test_no_time_limit_is_none_or_infinity(tmp_path):
+    for limit in (None, math.inf, 1e308):
+        plan = plan_of(5_000, expert="exact", n_experts=1, time_limit=limit)
+        assert plan.algorithm.polish == MOST_POLISH
+        assert candidates.affordable(plan_of(5_000, time_limit=limit), 3)[0] is not None
+        X = np.random.default_rng(0).uniform(size=(30, 2))
+        gp = DistributedGPRegressor(time_limit=limit, n_iter=2).fit(X, X[:, 0])
+        gp.save(tmp_path / "gp.safetensors")
+        assert distgp.load(tmp_path / "gp.safetensors").time_limit == limit
+
+
+def test_a_time_limit_that_changes_nothing_is_told(capsys):
+    X = np.random.default_rng(0).uniform(size=(30, 2))
+    for options, told in (({"time_limit": 1.0}, True), ({}, False)):
+        DistributedGPRegressor(n_iter=1, verbose=True, **options).fit(X, X[:, 0])
+        assert ("time_limit changes nothing up to 1,500 rows" in capsys.readouterr().err) is told
 
 
 def test_the_exact_gp_is_taken_at_once_and_measured_row_by_row(few_are_many, capsys):

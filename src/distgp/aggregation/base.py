@@ -19,6 +19,7 @@ from distgp.data.shard import Shard, unstack
 from distgp.engines import LocalPlacement, Placement, travels
 from distgp.experts import Expert, Parameters, Posterior, Prediction
 from distgp.experts.base import RowsGoneError, chunk_rows, concatenated, in_chunks, latent_variance
+from distgp.kernels import Kernel
 from distgp.likelihoods.gaussian import Gaussian, Space
 
 Result = TypeVar("Result")
@@ -108,6 +109,16 @@ class Ensemble:
         counts, theta = (*self.counts, posterior.count), self.parameters.joined(new)
         return _one_batch(Ensemble(LocalPlacement((*items, posterior)), counts, theta, self.expert))
 
+    def filled(self, shard: Shard) -> Ensemble:
+        """The same ensemble in this process, whose last expert has the rows of a shard too."""
+        *items, last = self.placement.gather().items
+        if last.count > 1:
+            places = torch.arange(last.count, device=self.parameters.noise.device)
+            items, last = [*items, last.chosen(places[:-1])], last.chosen(places[-1:])
+        items = (*items, last.with_rows(shard))
+        counts = tuple(item.count for item in items)
+        return _one_batch(replace(self, placement=LocalPlacement(items), counts=counts))
+
     def without(self, which: Sequence[int]) -> Ensemble:
         """The same ensemble in this process without some experts, by their places 0 … M − 1."""
         theta = self.parameters
@@ -157,6 +168,10 @@ class Ensemble:
         """The number n_i of rows of every shard, (M,)."""
         return sample.sizes(self.placement)
 
+    def row_counts(self) -> Tensor:
+        """The number of rows of every expert, (M,), known even where they are no longer held."""
+        return torch.cat(self.placement.map(_row_counts))
+
     def row_count(self) -> int:
         """The number n of rows of all shards, known even where they are no longer held."""
         return sum(self.placement.map(_row_count))
@@ -189,6 +204,19 @@ def _without_rows(posterior: Posterior) -> Posterior:
 def predictions(posterior: Posterior, X: Tensor) -> Prediction:
     """Means and variances of a worker's experts at X."""
     return posterior.predict(X)
+
+
+def predicted_parts(
+    posterior: Posterior, X: Tensor, kernels: Sequence[Kernel]
+) -> list[Prediction] | None:
+    """Mean and variance of those summands of f which have these kernels; None where they are not known."""
+    parts = [part for kernel in kernels if (part := posterior.part(kernel)) is not None]
+    return [part.predict(X) for part in parts] if len(parts) == len(kernels) else None
+
+
+@travels("counts")
+def _row_counts(posterior: Posterior) -> Tensor:
+    return posterior.row_counts()
 
 
 @travels("counts")
@@ -317,6 +345,15 @@ class Combined(ABC):
         same draws.
         """
         del ensemble, X, size, seed
+
+    def parts(
+        self, ensemble: Ensemble, X: Tensor, kernels: Sequence[Kernel]
+    ) -> list[Prediction] | None:
+        """Mean and variance at the rows of X of those summands of f which have these kernels.
+
+        None where they are not known, since the combination is not one posterior given all rows.
+        """
+        del ensemble, X, kernels
 
     def entries(self, ensemble: Ensemble) -> int:
         """Entries of the temporary matrices of this process per test point: by default the experts'."""

@@ -134,7 +134,7 @@ class Exact(Aggregator):
         preconditioner = Preconditioner.of(ordered, k)
         watched = Watched.among(ordered, self.n_neighbors, preconditioner)
         matrix = KernelMatrix(ensemble.placement, ordered)
-        with Progress("solving", self.n_iter, self.verbose) as progress:
+        with Progress("solving", self.n_iter, self.verbose, at_most=True) as progress:
             found = conjugate_gradients(
                 matrix,
                 preconditioner,

@@ -18,13 +18,21 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import WIDE, Aggregator, Combined, Ensemble, refusal
+from distgp.aggregation.base import (
+    WIDE,
+    Aggregator,
+    Combined,
+    Ensemble,
+    predicted_parts,
+    refusal,
+)
 from distgp.aggregation.variance import Basis
 from distgp.engines import travels
 from distgp.experts import LinearPosterior, Prediction, SparsePosterior, SparseSums
 from distgp.experts.base import chunk_rows
 from distgp.experts.linear import Means
 from distgp.experts.sums import row_sums
+from distgp.kernels import Kernel
 from distgp.likelihoods.gaussian import in_noise_units
 
 
@@ -236,6 +244,13 @@ class PooledCombined(Combined):
         """The posterior's draws."""
         del ensemble
         return self.posterior.draws(X, size, seed)
+
+    def parts(
+        self, ensemble: Ensemble, X: Tensor, kernels: Sequence[Kernel]
+    ) -> list[Prediction] | None:
+        """Those of the posterior, if it knows them."""
+        del ensemble
+        return predicted_parts(self.posterior, X, kernels)
 
     def mean_chunk(self, ensemble: Ensemble, X: Tensor) -> Tensor:
         """The posterior's mean."""

@@ -8,6 +8,7 @@ the mean is weighted by precisions.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -21,10 +22,12 @@ from distgp.aggregation.base import (
     Ensemble,
     check_choice,
     check_not_negative,
+    predicted_parts,
 )
 from distgp.engines import travels
 from distgp.experts import Posterior, Prediction
 from distgp.experts.base import latent_variance
+from distgp.kernels import Kernel
 from distgp.likelihoods.gaussian import Space
 
 
@@ -138,6 +141,14 @@ class MarginalCombined(Combined):
             return None
         return ensemble.placement.on_first(_draws, X, size, seed)
 
+    def parts(
+        self, ensemble: Ensemble, X: Tensor, kernels: Sequence[Kernel]
+    ) -> list[Prediction] | None:
+        """Those of a single expert, if the formula leaves it as it is."""
+        if ensemble.size > 1 or not self.aggregator.keeps_one():
+            return None
+        return ensemble.placement.on_first(_parts, X, kernels)
+
 
 @travels("predictions", X="points")
 def expert_marginals(posterior: Posterior, X: Tensor) -> Marginals:
@@ -166,6 +177,12 @@ def _covariance(posterior: Posterior, X: Tensor) -> Tensor:
 @travels("predictions", X="points")
 def _draws(posterior: Posterior, X: Tensor, size: int, seed: int) -> Tensor | None:
     return posterior.chosen(torch.tensor(0)).draws(X, size, seed)
+
+
+@travels("predictions", X="points", kernels="parameters")
+def _parts(posterior: Posterior, X: Tensor, kernels: Sequence[Kernel]) -> list[Prediction] | None:
+    found = predicted_parts(posterior, X, kernels)
+    return found and [Prediction(one.mean[0], one.variance[0]) for one in found]
 
 
 def product(marginals: Marginals, beta: Tensor) -> Prediction:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from distgp._util.checks import warn_user
 from distgp.data.table import TableError, pc, refuse_repeated
 
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
@@ -50,6 +51,10 @@ CHOICES = {
     "unknown": ("refuse", "new"),
 }
 """The ways to treat rows with missing values, columns of dates, and categories not seen in fitting."""
+
+
+class NewTextWarning(UserWarning):
+    """Rows to predict hold texts that were not there in fitting."""
 
 
 def check_choices(**given: object) -> None:
@@ -131,12 +136,22 @@ class Column:
         texts = as_text(values)
         codes = pc.index_in(texts, pa.array(self.categories, pa.string()))
         strange = pc.and_(pc.is_valid(values), pc.is_null(codes))
-        if unknown == "refuse" and (count := pc.sum(strange).as_py()):
+        if count := pc.sum(strange).as_py():
             example = texts.filter(strange)[0].as_py()
-            raise TableError(
+            found = (
                 f"column {self.name!r} holds {count} values that were not there in fitting, such as "
-                f"{example!r}: correct them, or take them as new ones with unknown='new' "
-                "(--unknown-categories new)"
+                f"{example!r}"
+            )
+            if unknown == "refuse":
+                raise TableError(
+                    f"{found}: correct them, or take them as new ones with unknown='new' "
+                    "(--unknown-categories new)"
+                )
+            warn_user(
+                f"{found}: they are taken as a new text, unlike each of those known, which makes "
+                "predictions less certain. Where they are slips of the pen, correct them; "
+                "unknown='refuse' makes them an error",
+                NewTextWarning,
             )
         index, k = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False), len(self.categories)
         hot = (index[:, None] == np.arange(k)).astype(np.float64)
@@ -305,6 +320,12 @@ class Columns:
         """Features that are days since 1970."""
         places = self.places
         return frozenset(places[c.name][0] for c in self.inputs if c.kind == "date")
+
+    @property
+    def of_dates(self) -> frozenset[int]:
+        """Features that are made of dates: days, and phases of year, week and day."""
+        places = self.places
+        return frozenset(j for c in self.inputs if c.kind == "date" for j in places[c.name])
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ do not the search is repeated with twice as many.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +18,16 @@ import torch.nn.functional as F
 from scipy.spatial import KDTree
 from torch import Tensor
 
+from distgp._util.threads import on_threads
+
 TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
 GPU_TREE_COLUMNS, GPU_TREE_PAIRS = 6, 10**11
 """On a GPU the distance matrix is faster, except for few coordinates and so many pairs of points."""
-BLOCK = {"cpu": 2**20, "cuda": 2**27}  # entries of the distance matrix that are held at a time
+BLOCK = {"cpu": 2**19, "cuda": 2**27}  # entries of the distance matrix that are held at a time
 SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
 SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
+SMALLEST_GROUP = 4  # entries of the groups whose smallest are compared first
 TIE = 1e-7  # the part of a unit by which coordinates are moved, so that distances differ
 
 
@@ -67,10 +71,18 @@ class Search(ABC):
         before: Tensor,
         k: int,
     ) -> tuple[Tensor, Tensor]:
-        """Search for some queries at a time, so that `BLOCK` pairs of them and rows are held at most."""
-        step = max(1, BLOCK[queries.device.type] // max(1, len(self)))
-        parts = zip(queries.split(step), before.split(step), strict=True)
-        square, index = map(torch.cat, zip(*(search(*part) for part in parts), strict=True))
+        """Search for some queries at a time, so that `BLOCK` pairs of them and rows are held at most.
+
+        They are taken in the order of their places, so that rows after all of a block's need no look.
+        """
+        order = before.argsort()
+        sizes = _sizes(
+            before[order].tolist(), BLOCK[queries.device.type], min(k + SPARE, len(self))
+        )
+        parts = [(queries[some], before[some]) for some in order.split(sizes)]
+        together = on_threads if queries.device.type == "cpu" else map  # a GPU needs no threads
+        found = list(together(lambda part: search(*part), parts))
+        square, index = (torch.cat(part)[order.argsort()] for part in zip(*found, strict=True))
         index = torch.where(torch.isfinite(square), index, -1)
         fewer = (0, k - square.shape[-1])
         return F.pad(square, fewer, value=torch.inf), F.pad(index, fewer, value=-1)
@@ -109,15 +121,16 @@ class Neighbors(Search):
         n = len(self)
         kept, taken = min(k, n), min(k + SPARE, n)
         centre = self.coordinates.median(0).values
-        rows = self.coordinates - centre
-        norms, place = rows.square().sum(-1), torch.arange(n, device=rows.device)
+        rows, place = self.coordinates - centre, torch.arange(n, device=self.coordinates.device)
+        # One product for −2xᵀr + ‖r‖²: to add the norms would be another pass over the block.
+        right = torch.cat([-2.0 * rows, rows.square().sum(-1, keepdim=True)], -1).mT.contiguous()
 
         def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+            first, last = int(limit.min()), max(taken, int(limit.max()))
             points = part - centre
-            block = torch.addmm(norms, points, rows.mT, alpha=-2.0)
-            if int(limit.min()) < n:
-                block.masked_fill_(place >= limit[:, None], torch.inf)
-            value, index = block.topk(taken, -1, largest=False, sorted=False)
+            block = F.pad(points, (0, 1), value=1.0) @ right[:, :last]
+            block[:, first:].masked_fill_(place[first:last] >= limit[:, None], torch.inf)
+            value, index = smallest(block, taken)
             square = (points[:, None, :] - rows[index]).square_().sum(-1)
             square = torch.where(torch.isfinite(value), square, torch.inf)
             square, order = square.topk(kept, -1, largest=False)
@@ -157,6 +170,27 @@ class Neighbors(Search):
         return self._trees[length]
 
 
+def smallest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Find the k smallest entries of each row (N, n), in no order, and their places.
+
+    They lie in the k groups whose smallest entries are smallest: fewer than k entries are smaller than
+    one of them, and so are fewer than k groups' smallest. With g entries in a group, only n / g + gk
+    entries have to be put in order, which takes far longer than to find the smallest of a group.
+    """
+    n = values.shape[-1]
+    g = int(math.sqrt(n / k)) if k else 0
+    if g < SMALLEST_GROUP:
+        return values.topk(k, -1, largest=False, sorted=False)
+    groups = n // g
+    least = values[:, : g * groups].unflatten(-1, (g, groups)).amin(1)
+    chosen = least.topk(k, -1, largest=False, sorted=False).indices
+    start = groups * torch.arange(g, device=values.device)
+    rest = torch.arange(g * groups, n, device=values.device).expand(len(values), -1)
+    place = torch.cat([(chosen[:, None, :] + start[:, None]).flatten(1), rest], -1)
+    value, order = values.gather(-1, place).topk(k, -1, largest=False, sorted=False)
+    return value, place.gather(-1, order)
+
+
 class CorrelationNeighbors(Search):
     """A search by 1 − |k(x, x′)| / √(k(x, x) k(x′, x′)), (N, n), for kernels without coordinates.
 
@@ -176,12 +210,25 @@ class CorrelationNeighbors(Search):
         place = torch.arange(n, device=queries.device)
 
         def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-            far = 1.0 - self.correlation(part, self.coordinates) + self._tie
-            far = torch.where(place < limit[:, None], far, torch.inf)
-            value, index = far.topk(kept, -1, largest=False)
-            return value, index
+            last = max(kept, int(limit.max()))
+            far = 1.0 - self.correlation(part, self.coordinates[:last]) + self._tie[:last]
+            far = torch.where(place[:last] < limit[:, None], far, torch.inf)
+            value, index = smallest(far, kept)
+            value, order = value.sort(-1)
+            return value, index.gather(-1, order)
 
         return self._by_blocks(search, queries, before, k)
+
+
+def _sizes(limits: list[int], block: int, least: int) -> list[int]:
+    """Divide queries, by the increasing numbers of rows that they may see, into blocks of so many pairs."""
+    sizes, done, most = [], 0, len(limits)
+    while done < most:
+        size = 1 + block // max(1, least, limits[done])  # too many where the others see more
+        size = block // max(1, least, limits[min(most, done + size) - 1])
+        sizes.append(min(max(1, size), most - done))
+        done += sizes[-1]
+    return sizes
 
 
 def _first_allowed(

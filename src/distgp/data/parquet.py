@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,11 +20,20 @@ import torch
 from pyarrow import fs, parquet
 from torch import Tensor
 
-from distgp.data.encoding import Columns, check_choices, complete_rows, distinct, learn_columns
+from distgp import linalg
+from distgp.data.encoding import (
+    Columns,
+    check_choices,
+    complete_rows,
+    distinct,
+    learn_columns,
+    numbers,
+)
 from distgp.data.partition import RandomPartition, batch_of
 from distgp.data.scaling import (
     Scaling,
     common_scale,
+    refuse_beyond_poles,
     refuse_far,
     refuse_fill_values,
     refuse_lost,
@@ -33,6 +43,8 @@ from distgp.data.shard import Shard, even_parts, named
 from distgp.data.table import BATCH_ROWS, Keys, Table, TableError, parquet_file, reading, with_keys
 from distgp.engines import Engine, Placement, travels
 
+ROW_NUMBERS = {"sample_weight": "weight", "noise_variance": "noise"}
+"""What `fit` takes for each row as a number, and what a shard calls it."""
 MOMENT_ROWS = 2**16  # rows that are looked at together when columns are measured
 Mark: TypeAlias = tuple[int, int, str]
 """The size and time of a file and a hash of its footer, by which a change is noticed."""
@@ -89,6 +101,23 @@ class ParquetRows:
         """The number of all rows."""
         return sum(self.lengths)
 
+    def check_names(self, given: Mapping[str, str]) -> None:
+        """Refuse names, of what is given for each row, that are not those of columns."""
+        for kind, name in given.items():
+            if not isinstance(name, str) or name not in self.table.names:
+                raise TableError(
+                    f"{kind} must name a column of the files, which have "
+                    f"{', '.join(map(repr, self.table.names))}; got {name!r:.60}"
+                )
+
+    def first(self, n: int) -> ParquetRows:
+        """The first n rows alone."""
+        starts = accumulate(self.lengths, initial=0)
+        lengths = [
+            max(0, min(n - start, k)) for start, k in zip(starts, self.lengths, strict=False)
+        ]
+        return replace(self, lengths=tuple(lengths))
+
     def stretches(self, n_experts: int, workers: int) -> list[Stretch]:
         """Divide the rows over workers, in proportion to the experts of each."""
         parts = even_parts(n_experts, workers)
@@ -133,19 +162,39 @@ def place(
 
 
 def read(
-    placement: Placement[Stretch], columns: Columns, missing: str, seed: int
+    placement: Placement[Stretch],
+    columns: Columns,
+    missing: str,
+    seed: int,
+    given: Mapping[str, str] = MappingProxyType({}),
+    left_out: Sequence[int] = (),
 ) -> Placement[Shard]:
-    """Have the workers read their rows and deal them out: each worker's shards as one batch, unscaled."""
+    """Have the workers read their rows and deal them out: each worker's shards as one batch, unscaled.
+
+    `given` names the columns of what is given for each row; of these, `ROW_NUMBERS` are read with the rows.
+    Rows to be `left_out` are named by their numbers, and those that are read are numbered without them.
+    """
     check_choices(missing=missing)
     if missing == "impute":
         raise TableError(
             "missing='impute' needs the rows in this process: give missing='drop', or fit a table in memory"
         )
-    return placement.derive(_read_rows, columns, missing, seed)
+    own = {kind: name for kind, name in given.items() if kind in ROW_NUMBERS}
+    without = np.sort(np.asarray(left_out, dtype=np.int64))
+    return placement.derive(_read_rows, columns, missing, seed, own, without)
+
+
+def values_of(placement: Placement[Stretch], name: str, rows: np.ndarray) -> np.ndarray:
+    """Read a column of some rows, by their numbers in the data set in ascending order."""
+    return np.concatenate(placement.map(_values, name, rows))
 
 
 def scaling_of(
-    placement: Placement[Shard], normalize: bool, d: int, blocks: Sequence[Sequence[int]] = ()
+    placement: Placement[Shard],
+    normalize: bool,
+    d: int,
+    blocks: Sequence[Sequence[int]] = (),
+    linear: bool = False,
 ) -> Scaling:
     """Measure `Scaling.of` all rows together, with d input columns, from the moments of each worker's."""
     if not normalize:
@@ -162,7 +211,26 @@ def scaling_of(
     if not varies[-1]:
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
     x_scale = common_scale(scale[:-1], blocks)
-    return Scaling(mean[:-1], x_scale, float(mean[-1]), float(scale[-1]))
+    found = Scaling(mean[:-1], x_scale, float(mean[-1]), float(scale[-1]))
+    return _with_slope(placement, found, float(n)) if linear else found
+
+
+def _with_slope(placement: Placement[Shard], scaling: Scaling, n: float) -> Scaling:
+    """Take a linear trend of n rows out of the target: by least squares, from a triangle of each worker's.
+
+    The inputs have the mean 0, so that the trend leaves the target's mean as it is.
+    """
+    rows = np.concatenate(placement.map(_triangle, scaling))
+    slope = linalg.least_squares(rows[:, :-1], rows[:, -1])
+    deviation = np.sqrt(np.square(rows[:, -1] - rows[:, :-1] @ slope).sum() / n)
+    scale, _ = scale_of(np.array(scaling.y_mean), deviation)
+    return replace(scaling, y_scale=float(scale), slope=slope)
+
+
+def mean_noise(placement: Placement[Shard]) -> float:
+    """Compute the mean noise variance of all rows, which have noise variances of their own."""
+    counts, sums = zip(*placement.map(_noise_moments), strict=True)
+    return sum(sums) / sum(counts)
 
 
 def standardise(placement: Placement[Shard], scaling: Scaling, like: Tensor) -> Placement[Shard]:
@@ -206,51 +274,134 @@ def _distinct(stretch: Stretch, name: str) -> set[str]:
     return set().union(*(distinct(batch.column(name)) for _, batch in _batches(stretch, [name])))
 
 
-def _read_rows(stretch: Stretch, columns: Columns, missing: str, seed: int) -> Shard:
+@travels(without="rows")
+def _read_rows(
+    stretch: Stretch,
+    columns: Columns,
+    missing: str,
+    seed: int,
+    own: Mapping[str, str],
+    without: np.ndarray,
+) -> Shard:
     """Read a worker's rows into arrays that hold them once, and deal them out to its experts."""
-    names = list(dict.fromkeys([*(column.name for column in columns.inputs), columns.target]))
-    most = sum(len(piece.rows) for piece in stretch.pieces)
-    X, y = np.empty((most, len(columns.features))), np.empty(most)
-    numbers, n, M = np.empty(most, dtype=np.int64), 0, len(stretch.experts)
-    for number, batch in _batches(stretch, names):
-        values = np.column_stack([columns.matrix(batch), columns.targets(batch)])
-        keep = complete_rows(values, [*columns.owners, columns.target], missing)
-        values, new = values[keep], slice(n, n + int(keep.sum()))
-        X[new], y[new] = values[:, :-1], values[:, -1]
-        numbers[new] = number + np.flatnonzero(keep)
-        n = new.stop
+    most, M = sum(len(piece.rows) for piece in stretch.pieces), len(stretch.experts)
+    X, numbers, n = np.empty((most, len(columns.features))), np.empty(most, dtype=np.int64), 0
+    y, *more = np.empty((1 + len(own), most))
+    for places, values in _complete_rows(stretch, columns, missing, own):
+        order = np.searchsorted(without, places, "right")
+        keep = order == np.searchsorted(without, places)
+        places, values = (places - order)[keep], values[keep]
+        new = slice(n, n + len(places))
+        X[new], numbers[new], n = values[:, : X.shape[1]], places, new.stop
+        for found, column in zip((y, *more), values.T[X.shape[1] :], strict=True):
+            found[new] = column
     if n < M:
         raise TableError(f"{n} complete rows are too few for {named(stretch.experts)}")
     refuse_fill_values("an input", X[:n])
     refuse_fill_values("a target", y[:n, None])
     rows = Shard(*(torch.from_numpy(values[:n]) for values in (X, y, numbers)))
-    return batch_of(rows, RandomPartition().assign(X[:n], M, seed + stretch.experts.start))
+    given = {ROW_NUMBERS[k]: torch.from_numpy(v[:n]) for k, v in zip(own, more, strict=True)}
+    labels = RandomPartition().assign(X[:n], M, seed + stretch.experts.start)
+    return batch_of(replace(rows, **given), labels)
+
+
+def _complete_rows(
+    stretch: Stretch, columns: Columns, missing: str, own: Mapping[str, str]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Read the numbers of complete rows that count, and their inputs, target and `own` numbers."""
+    named = [*columns.owners, columns.target, *own.values()]
+    for number, batch in _batches(stretch, list(dict.fromkeys(named))):
+        more = [numbers(name, batch.column(name)) for name in own.values()]
+        values = np.column_stack([columns.matrix(batch), columns.targets(batch), *more])
+        keep = complete_rows(values, named, missing)
+        for kind, found in zip(own, more, strict=True):
+            _refuse_negative(kind, own[kind], found[keep])
+            keep &= found > 0
+        yield number + np.flatnonzero(keep), values[keep]
+
+
+def _refuse_negative(kind: str, name: str, values: np.ndarray) -> None:
+    """Refuse weights below 0, and noise variances that are not positive."""
+    wrong = values < 0 if kind == "sample_weight" else values <= 0
+    if wrong.any():
+        expected = "at least 0" if kind == "sample_weight" else "positive"
+        raise TableError(
+            f"{kind} must be {expected}, got {values[wrong][0]:g} in the column {name!r}: correct or "
+            "remove those rows"
+        )
+
+
+@travels("rows", rows="rows")
+def _values(stretch: Stretch, name: str, rows: np.ndarray) -> np.ndarray:
+    """Read the values of a column in those of a worker's rows that are asked for."""
+    found: list[pa.Array] = []
+    for number, batch in _batches(stretch, [name]):
+        low, high = np.searchsorted(rows, [number, number + batch.num_rows])
+        found.append(batch.column(name).take(pa.array(rows[low:high] - number)))
+    return pa.chunked_array(found).to_numpy()
 
 
 @travels("moments")
-def _moments(batch: Shard) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute n, the mean, Σ(x − mean)² of every input column and the target, and whether they vary."""
+def _moments(batch: Shard) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Compute n, the mean, Σ(x − mean)² of every input column and the target, and whether they vary.
+
+    Rows count as often as their weights say.
+    """
 
     def summed(of: Callable[[Tensor], Tensor]) -> Tensor:
-        parts = (part.without_padding() for part in batch.flatten().chunks(MOMENT_ROWS))
-        values = (torch.cat([part.X, part.y[:, None]], -1).double() for part in parts)
-        return torch.stack([of(part).sum(0) for part in values]).sum(0)
+        return torch.stack([of(values).mul(w).sum(0) for values, w in _pieces(batch)]).sum(0)
 
-    n = int(batch.sizes.double().sum())
+    n = float(summed(lambda values: torch.ones_like(values[:, :1])))
     mean = summed(lambda values: values) / n
     square = summed(lambda values: (values - mean).square())
     varies = summed(lambda values: (values != values[:1]).double()) > 0
     return n, mean.cpu().numpy(), square.cpu().numpy(), varies.cpu().numpy()
 
 
+def _pieces(batch: Shard) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and target of some rows at a time, in columns, and the rows' weights as a column."""
+    for part in batch.flatten().chunks(MOMENT_ROWS):
+        rows = part.without_padding()
+        values = torch.cat([rows.X, rows.y[:, None]], -1).double()
+        yield (
+            values,
+            torch.ones_like(values[:, :1]) if rows.weight is None else rows.weight[:, None],
+        )
+
+
+@travels("moments", scaling="moments")
+def _triangle(batch: Shard, scaling: Scaling) -> np.ndarray:
+    """Compute R with RᵀR = AᵀA, where A has the standardised inputs and the centred target of all rows."""
+    mean = torch.as_tensor(np.append(scaling.x_mean, scaling.y_mean)).to(batch.X.device)
+    scale = torch.as_tensor(np.append(scaling.x_scale, 1.0)).to(mean)
+    R = mean.new_zeros(0, len(mean))
+    for values, weight in _pieces(batch):
+        R = linalg.triangle(torch.cat([R, (values - mean) / scale * weight.sqrt()]))
+    return R.cpu().numpy()
+
+
+@travels("moments")
+def _noise_moments(batch: Shard) -> tuple[float, float]:
+    """Compute the number of rows, with their weights, and the sum of their noise variances."""
+    rows = batch.flatten().without_padding()
+    assert rows.noise is not None
+    weight = torch.ones_like(rows.noise) if rows.weight is None else rows.weight
+    return float(weight.sum()), float((weight * rows.noise).sum())
+
+
 @travels(scaling="moments")
 def _standardised(batch: Shard, scaling: Scaling, dtype: str) -> Shard:
     """Standardise the rows of a batch; the targets of padding stay 0."""
     x_mean, x_scale = (torch.as_tensor(v).to(batch.X) for v in (scaling.x_mean, scaling.x_scale))
-    X, y = (batch.X - x_mean).div_(x_scale), (batch.y - scaling.y_mean) / scaling.y_scale
+    X = (batch.X - x_mean).div_(x_scale)
+    y = batch.y - scaling.y_mean
+    if scaling.slope is not None:
+        y = y - X @ torch.as_tensor(scaling.slope).to(X)
+    y = y / scaling.y_scale
     wanted = getattr(torch, dtype)
+    refuse_beyond_poles(batch.X, scaling.latitudes)
     for what, given, standard in (("an input", batch.X, X), ("a target", batch.y, y)):
         refuse_far(what, given, standard, wanted)
     if batch.mask is not None:
         y = torch.where(batch.mask, y, 0.0)
-    return replace(batch, X=X.to(wanted), y=y.to(wanted))
+    return replace(batch, X=X, y=y).to(dtype=wanted)

@@ -8,11 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
+from scipy.spatial import KDTree
+from scipy.spatial.distance import cdist
 
 from distgp.data.shard import PADDING, Shard
 
 BLOCK = 2**22  # entries of the distance matrix held at a time when rows are assigned to centres
+CLEAR = 1e-6  # the share of rounding errors in a squared distance up to which it may decide between centres
+STEPS = 100  # rounds of k-means at most, where it is done by differences
 
 
 class Partition(ABC):
@@ -241,26 +244,75 @@ def _nearest(
     which, regret = np.empty(len(X), dtype=np.int64), np.empty(len(X))
     for part in (slice(start, start + step) for start in range(0, len(X), step)):
         square = norms - 2.0 * X[part] @ targets.T  # less ‖x‖², the same for all
-        which[part] = available[square.argmin(-1)]
-        two = np.partition(square, min(1, len(available) - 1), axis=-1)[:, :2]
-        regret[part] = two[:, -1] - two[:, 0]
-    return which, regret
+        which[part], regret[part] = _two_nearest(square)
+    # Where these lost their digits, between centres that are close to each other and far from all others,
+    # differences decide.
+    error = np.finfo(np.float64).eps * (np.square(X).sum(-1) + norms.max())
+    lost = np.flatnonzero(error > CLEAR * regret)
+    for part in np.split(lost, np.arange(step, len(lost), step)):
+        which[part], regret[part] = _two_nearest(cdist(X[part], targets, "sqeuclidean"))
+    return available[which], regret
 
 
-def _distinct(X: np.ndarray) -> int:
-    """Count the rows that k-means can tell apart, whose distances lose half the digits of the norms."""
-    centred = np.asarray(X - X.mean(0), dtype=np.float64)
-    step = 4.0 * np.sqrt(np.finfo(np.float64).eps * np.median(np.square(centred).sum(-1)))
-    return len(np.unique(np.round(centred / step) if step > 0.0 else centred, axis=0))
+def _two_nearest(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the smallest number of each row, and by how much the next is larger."""
+    two = np.partition(square, min(1, square.shape[-1] - 1), axis=-1)[:, :2]
+    return square.argmin(-1), two[:, -1] - two[:, 0]
 
 
 def kmeans_centres(X: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Find k centres (k, d) by k-means on at most max(4096, 20k) rows: more would hardly move them."""
+    from sklearn.cluster import KMeans  # a tenth of a second, which most fits can do without
+
     rng = np.random.default_rng(seed)
     size = max(4096, 20 * k)
     rows = X if len(X) <= size else X[rng.choice(len(X), size, replace=False)]
+    rows = rows.astype(np.float64)  # which keeps twice the digits of distances by products
     state = int(rng.integers(2**31))
     # With fewer distinct rows than k, centres repeat, which does no harm where they are used.
-    found = min(k, _distinct(rows))
-    model = KMeans(found, n_init=1, random_state=state).fit(rows)  # pyright: ignore[reportArgumentType]
-    return np.resize(model.cluster_centers_, (k, rows.shape[1]))
+    found = min(k, distinct := len(np.unique(rows, axis=0)))
+    if _told_apart(rows) < max(found, 0.99 * distinct):
+        centres = _centres_by_differences(rows, found, rng)
+    else:
+        model = KMeans(found, n_init=1, random_state=state).fit(rows)  # pyright: ignore[reportArgumentType]
+        centres = model.cluster_centers_
+    return np.resize(centres, (k, rows.shape[1]))
+
+
+def _told_apart(X: np.ndarray) -> int:
+    """Count the rows that scikit-learn's k-means can tell apart.
+
+    It computes squared distances by products, which are wrong by some ε times the squared norms: of
+    clusters that are 10⁷ times farther apart than their rows, none of these is seen.
+    """
+    centred = X - X.mean(0)
+    step = 4.0 * np.sqrt(np.finfo(np.float64).eps * np.square(centred).sum(-1).max())
+    return len(np.unique(np.round(centred / step) if step > 0.0 else centred, axis=0))
+
+
+def _centres_by_differences(rows: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Do k-means with distances and means by differences, which keep their digits far from other rows."""
+    centres, labels = _first_centres(rows, k, rng), np.full(len(rows), -1)
+    for _ in range(STEPS):
+        before, labels = labels, KDTree(centres).query(rows)[1]
+        if np.array_equal(before, labels):
+            break
+        moves = np.zeros_like(centres)
+        np.add.at(moves, labels, rows - centres[labels])
+        centres += moves / np.maximum(1, np.bincount(labels, minlength=k))[:, None]
+    return centres
+
+
+def _first_centres(rows: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw k rows one by one, by their squared distance from those before, each the best of a few."""
+    chosen = [int(rng.integers(len(rows)))]
+    nearest = cdist(rows[chosen], rows, "sqeuclidean")[0]
+    while len(chosen) < k:
+        total = np.cumsum(nearest)
+        drawn = np.searchsorted(total, rng.random(2 + int(np.log(k))) * total[-1], side="right")
+        drawn = np.minimum(drawn, len(rows) - 1)
+        left = np.minimum(nearest, cdist(rows[drawn], rows, "sqeuclidean"))
+        best = left.sum(-1).argmin()
+        chosen.append(int(drawn[best]))
+        nearest = left[best]
+    return rows[chosen]

@@ -53,6 +53,18 @@ class Schema:
         return Columns.of_numbers(self.names)
 
     @property
+    def given(self) -> tuple[str, ...] | None:
+        """The names of the columns as their user gave them; None for arrays."""
+        return self.names if self.table is None else tuple(self.table.places)
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        """The places of the numbers made of each column."""
+        if self.table is None:
+            return [(place,) for place in range(self.n_features)]
+        return list(self.table.places.values())
+
+    @property
     def blocks(self) -> list[tuple[int, ...]]:
         """The places of the numbers made of each text column."""
         return [] if self.table is None else self.table.blocks

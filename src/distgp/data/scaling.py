@@ -22,7 +22,8 @@ class Scaling:
     """The means and standard deviations of the input columns, (d,) each, and of the target.
 
     With a linear trend there is its slope per standard deviation of each column, (d,), too; the target's
-    mean and scale then are those of what the trend leaves.
+    mean and scale then are those of what the trend leaves. Columns that the kernel takes as `latitudes`
+    are checked to be some.
     """
 
     x_mean: np.ndarray
@@ -30,6 +31,7 @@ class Scaling:
     y_mean: float
     y_scale: float
     slope: np.ndarray | None = None
+    latitudes: tuple[int, ...] = ()
 
     @staticmethod
     def identity(d: int) -> Scaling:
@@ -62,6 +64,7 @@ class Scaling:
 
     def inputs(self, X: np.ndarray, like: Tensor) -> Tensor:
         """Standardise inputs, in the dtype and on the device of `like`; refuse those too large for it."""
+        refuse_beyond_poles(X, self.latitudes)
         return _standard("an input", X, self.x_mean, self.x_scale, like)
 
     def original(self, X: Tensor) -> np.ndarray:
@@ -126,10 +129,32 @@ def _standard(
 def refuse_far(
     what: str, given: np.ndarray | Tensor, standard: np.ndarray | Tensor, dtype: torch.dtype
 ) -> None:
-    """Refuse values, given and standardised, that are too large for distances in a dtype."""
+    """Refuse values, given and standardised, that are too large for distances in a dtype.
+
+    Of values that are standardised at all, those beyond `FAR` standard deviations too: such a value, 1e36
+    for one, stands for a missing one most likely.
+    """
     size = abs(standard).flatten()
-    if len(size) and not float(size.max()) <= LARGEST[dtype]:
+    if not len(size) or float(size.max()) <= min(FAR, LARGEST[dtype]):
+        return
+    moved = abs(standard - given).flatten() > 0
+    if not float(size.max()) <= LARGEST[dtype] or bool((moved & (size > FAR)).any()):
         raise _too_far(what, float(given.flatten()[int(size.argmax())]), dtype)
+
+
+def refuse_beyond_poles(X: np.ndarray | Tensor, latitudes: Sequence[int]) -> None:
+    """Refuse latitudes, columns of X (*batch, n, d), beyond 90 degrees north or south."""
+    for place in latitudes:
+        column = X[..., place].reshape(-1)
+        worst = max(float(column.max()), float(column.min()), key=abs) if len(column) else 0.0
+        if abs(worst) > 90.0:
+            raise ValueError(
+                f"expected latitudes from -90 to 90 degrees in column {place} of the inputs, counted from "
+                f"0, got {worst:g}: a kernel with a lengthscale in km takes its two columns as longitude "
+                "and latitude, in this order. Correct the row; or, if the columns are coordinates of a "
+                "flat map, write the lengthscale in their unit, such as "
+                "'matern32(120, columns=[x, y], isotropic)'"
+            )
 
 
 def _too_far(what: str, value: float, dtype: torch.dtype) -> ValueError:

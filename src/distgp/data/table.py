@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -231,7 +231,7 @@ class Table:
             known[field.name] = pa.string() if text else field.type
         known |= {name: kind for name, kind in (types or {}).items() if kind is not None}
         for path, keys in zip(self.paths, self.keys, strict=True):
-            before = self.system.get_file_info(path)
+            before = self.system.get_file_info(path) if self._is_mapped else None
             with _reader(self.system, path, self.kind, known, rows) as (_, pieces):
                 for piece in pieces:
                     piece = self._uniform(with_keys(piece, keys))
@@ -244,9 +244,9 @@ class Table:
         """Whether files are mapped into memory as they are read."""
         return self.kind == "arrow" and isinstance(self.system, fs.LocalFileSystem)
 
-    def _refuse_changed(self, before: fs.FileInfo) -> None:
+    def _refuse_changed(self, before: fs.FileInfo | None) -> None:
         """Refuse a mapped file that has changed: a look at what is gone would kill the process."""
-        if not self._is_mapped:
+        if before is None:
             return
         now = self.system.get_file_info(before.path)
         if (now.size, now.mtime_ns) != (before.size, before.mtime_ns):
@@ -301,8 +301,8 @@ def reading(system: fs.FileSystem, path: str, kind: str) -> Iterator[pa.NativeFi
             yield file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         said = str(error).splitlines()[0]
-        if system.get_file_info(path).size == 0:
-            said = "it is empty"
+        with suppress(OSError):  # an object store that is gone cannot say this either
+            said = "it is empty" if system.get_file_info(path).size == 0 else said
         if "straddl" in said:
             said = "a row has more than 16 MiB; is a quote left open?"
         if isinstance(error, UnicodeDecodeError):

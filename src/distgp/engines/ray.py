@@ -63,8 +63,10 @@ class RayEngine(Engine):
     workers : int, optional
         The most actors; one for every `cpus` CPUs of the cluster by default. Where fewer fit, those
         that fit are used, with a warning.
-    cpus, gpus : float
-        What each actor takes of the cluster. With GPUs, its tensors live on the GPU.
+    cpus : float, default=1
+        The CPUs of the cluster that each actor takes.
+    gpus : float, default=0
+        The GPUs that each actor takes; with one, its tensors live there.
     retries : int
         How often the work of one worker is repeated in one round when it is lost.
     time_limit : float or None

@@ -8,6 +8,7 @@ these declarations; it never asks which kind it has.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -217,9 +218,21 @@ class Posterior(ABC):
         """
         del X, size, seed
 
+    def part(self, kernel: Kernel) -> Posterior | None:
+        """The posterior of that summand of f which has this kernel; None where it is not known.
+
+        Where f = Σ_p f_p has the kernel Σ_p k_p, the covariance of f_p(x) with f is k_p, so that k_p stands
+        for k in μ and s², and all that was computed of the rows stays.
+        """
+        del kernel
+
     @abstractmethod
     def chosen(self, which: Tensor) -> Self:
         """These experts of a batch, by their places in it, as they are."""
+
+    @abstractmethod
+    def with_rows(self, shard: Shard) -> Posterior:
+        """The expert of a batch of one, with the same θ, given the rows of a shard beside its own."""
 
     @abstractmethod
     def augmented(self, message: object, skip: int) -> tuple[Posterior, Posterior]:
@@ -251,11 +264,13 @@ class Posterior(ABC):
             )
         return self.shard
 
+    def row_counts(self) -> Tensor:
+        """The number of rows of every shard; where only sums are kept, with weights that of all copies."""
+        return self.rows_held().sizes if self.sums is None else self.sums.n
+
     def row_count(self) -> int:
-        """The number of rows of all shards; where only sums are kept, with weights that of all copies."""
-        if self.sums is None:
-            return int(self.rows_held().sizes.sum())
-        return round(float(self.sums.n.sum()))
+        """The number of rows of all shards, counted as `row_counts` does."""
+        return round(float(self.row_counts().double().sum()))
 
     def without_rows(self) -> Self:
         """The same posterior without rows that it can do without."""
@@ -313,6 +328,8 @@ class Expert(ABC):
     """The name of the algorithm that trains it best."""
     training_rows: ClassVar[int | None] = None
     """Rows that training looks at by default, so that its cost does not depend on n; None for all."""
+    first_rows: ClassVar[int | None] = None
+    """Rows that training of one large expert begins with, where that is left to us; None for all."""
     holds_rows: ClassVar[bool] = True
     """Whether its posteriors are made of their rows, which then travel and are saved with them."""
     adds_sums: ClassVar[bool] = False
@@ -356,6 +373,11 @@ class Expert(ABC):
     @abstractmethod
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """The number of experts for n rows, where the user leaves it to us."""
+
+    def full_shard(self, inducing: Inducing) -> int:
+        """The number of rows at which an expert is full, where that is left to us; by default none is."""
+        del inducing
+        return sys.maxsize
 
     def training_for(self, rows: int) -> str:
         """The name of the algorithm that trains experts of so many rows best; 0 where it is not known."""
@@ -412,6 +434,17 @@ def chunk_rows(entries: int, device: torch.device) -> int:
     return max(1, CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cpu"]) // max(1, entries))
 
 
+def even_size(count: int, size: int, parts: int) -> int:
+    """The size of chunks of `count` rows, at most `size`, that come in whole numbers of `parts`.
+
+    Examples
+    --------
+    >>> even_size(100, 40, 2)  # four of 25, so that none of two threads waits for the other
+    25
+    """
+    return max(1, math.ceil(count / (parts * math.ceil(max(1, count) / (parts * size)))))
+
+
 def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> list[Result]:
     """Call a function without gradients on chunks of the rows of X, so that memory stays bounded.
 
@@ -424,9 +457,7 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
         if X.device.type != "cpu":
             return [function(chunk) for chunk in X.split(size, -2)]
         # As many chunks for each thread, of the same size.
-        threads = torch.get_num_threads()
-        parts = threads * math.ceil(N / (threads * size))
-        return on_threads(function, X.split(max(1, math.ceil(N / parts)), -2))
+        return on_threads(function, X.split(even_size(N, size, torch.get_num_threads()), -2))
 
 
 def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:

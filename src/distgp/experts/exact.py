@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -14,7 +12,9 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
 from distgp import linalg
-from distgp.data.shard import Shard
+from distgp._util.progress import doing
+from distgp._util.threads import Lock
+from distgp.data.shard import Shard, concatenate, stack
 from distgp.engines import Kinds
 from distgp.experts import cost, whole
 from distgp.experts.base import (
@@ -28,6 +28,7 @@ from distgp.experts.base import (
 )
 from distgp.experts.draws import matheron
 from distgp.experts.linear import EXPERTS_AT_ONCE, LinearPosterior, Means, few_at_a_time
+from distgp.kernels import Kernel
 from distgp.likelihoods import copies_term, noise_of_rows
 
 SHARD_ROWS = 1_000
@@ -36,22 +37,12 @@ ROWS_WITH_FACTOR = 2_000
 """Rows up to which the factor of an expert is saved and sent with it: beyond, it is most of the bytes."""
 POINTS_AT_ONCE = 256
 """Points that a solve with a large factor should have: with 60 it takes half as long again for each."""
-DIRECT_ROWS = 3_000
+DIRECT_ROWS = 4_000
 """Rows of one expert up to which it is trained by its own likelihood from the start."""
 LEAST_POLISH, MOST_POLISH = 4, 20
 """Evaluations of the likelihood of all rows after nearest rows have led near its maximum, and as many again
 without bounds of ours."""
-_LOCK = threading.Lock()
-
-
-def _unlocked_after_fork() -> None:
-    """Have a new lock in a forked process: the thread that may hold the old one is not there."""
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlocked_after_fork)
+_LOCK = Lock()
 
 
 class GaussianNLL(torch.autograd.Function):
@@ -119,6 +110,7 @@ class ExactExpert(Expert):
 
     name: ClassVar[str] = "exact"
     default_training: ClassVar[str] = "fact"
+    first_rows: ClassVar[int | None] = 1_000
 
     def training_for(self, rows: int) -> str:
         """Nearest rows, polished, for one that is so large that every evaluation counts."""
@@ -128,7 +120,8 @@ class ExactExpert(Expert):
         """As many evaluations as fit twice, at most 20; none where they are too few to lead anywhere."""
         if n <= DIRECT_ROWS:  # training looks at all rows anyhow: no time goes into an estimate
             return 0
-        fit = int(0.5 * seconds / cost.cost_of_objective(n, d, like).seconds) - 1
+        each = cost.cost_of_objective(n, d, like).seconds
+        fit = int(min(0.5 * seconds / each, MOST_POLISH + 1.0)) - 1
         return min(fit, MOST_POLISH) if fit >= LEAST_POLISH else 0
 
     def check_room(self, shard: Shard) -> None:
@@ -139,8 +132,13 @@ class ExactExpert(Expert):
 
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """As many as shards of at most 1,000 rows make."""
-        del inducing, workers
-        return math.ceil(n / SHARD_ROWS)
+        del workers
+        return math.ceil(n / self.full_shard(inducing))
+
+    def full_shard(self, inducing: Inducing) -> int:
+        """1,000 rows: beyond, n³ is felt."""
+        del inducing
+        return SHARD_ROWS
 
     def entries(self, n: int) -> int:
         """Entries of K̃."""
@@ -192,9 +190,11 @@ class ExactPosterior(LinearPosterior):
     @cached_property
     def factor(self) -> Tensor:
         """L, computed when it is first needed where it is not held."""
-        with _LOCK:  # chunks of points are predicted on several threads
+        with _LOCK.now:  # chunks of points are predicted on several threads
             if "factor" in vars(self):
                 return vars(self)["factor"]
+            if self.L is None:
+                doing(f"factorising the kernel matrix of {self.shard.n:,} rows, once")
             found = _conditioned(self.parameters, self.shard)[0] if self.L is None else self.L
             return vars(self).setdefault("factor", found)
 
@@ -231,6 +231,11 @@ class ExactPosterior(LinearPosterior):
             self.parameters[which], self.shard[which], self.factor[which], self.alpha[which]
         )
 
+    def with_rows(self, shard: Shard) -> ExactPosterior:
+        """Condition on all rows together."""
+        both = stack([concatenate([self.shard[0], shard])])
+        return ExactExpert().condition(self.parameters, both)
+
     def means(self) -> Means:
         """The rows and α, which is zero on padding, without L."""
         return Means(self.parameters, self.alpha, self.shard.X)
@@ -259,6 +264,10 @@ class ExactPosterior(LinearPosterior):
         """k(x, x′) − (L⁻¹k_i(x))ᵀ(L⁻¹k_i(x′))."""
         half = linalg.solve_lower(self.factor, self.cross(X))
         return self.parameters.kernel(X) - half.mT @ half
+
+    def part(self, kernel: Kernel) -> ExactPosterior:
+        """k_p(x, X) α and k_p(x, x) − ‖L⁻¹k_p(X, x)‖², with L and α of all parts together."""
+        return replace(self, parameters=replace(self.parameters, kernel=kernel), L=self.factor)
 
     def draws(self, X: Tensor, size: int, seed: int) -> Tensor | None:
         """Matheron's rule with the factor L."""

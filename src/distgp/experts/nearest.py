@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.data.shard import Shard
+from distgp.data.shard import Shard, concatenate, stack
 from distgp.engines import Placement
 from distgp.experts import inducing
 from distgp.experts.base import Expert, Inducing, Parameters, Posterior, Prediction, fields_alone
@@ -153,6 +153,11 @@ class NearestPosterior(Posterior):
     def chosen(self, which: Tensor) -> NearestPosterior:
         """The rows of these experts."""
         return NearestPosterior(self.parameters[which], self.shard[which], self.expert)
+
+    def with_rows(self, shard: Shard) -> NearestPosterior:
+        """Keep these rows too."""
+        both = stack([concatenate([self.shard[0], shard])])
+        return self.expert.condition(self.parameters, both)
 
     def covariance(self, X: Tensor) -> Tensor:
         """Between all rows of X, by Vecchia's approximation over the points, given the data."""

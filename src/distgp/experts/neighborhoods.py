@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 
 from distgp import linalg
+from distgp._util.machine import keep_freed_memory
 from distgp._util.threads import on_threads
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.shard import Shard, row_priority
@@ -39,8 +40,10 @@ from distgp.experts.base import (
     concatenated,
     latent_variance,
 )
+from distgp.experts.last_rows import Neighbours, lower_kernel, of_last_rows
 from distgp.experts.sums import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
+from distgp.kernels.fused import shaped
 from distgp.likelihoods import noise_factor
 
 Result = TypeVar("Result")
@@ -48,19 +51,6 @@ ORDER_SEED = 0
 """The seed of the rows' random order. It is the same for all shards, so that the order is one."""
 SEARCHED_AT_ONCE = 4096
 """Points whose neighbours are found at a time, at least."""
-
-
-class Neighbours(NamedTuple):
-    """The neighbours of B points: X (B, k, d), y and `real` (B, k), which is False where there are fewer.
-
-    With a global part V (B, k, m) is v at each; with a `factor` (B, k) its noise variance is σ² times that.
-    """
-
-    X: Tensor
-    y: Tensor
-    real: Tensor
-    V: Tensor | None = None
-    factor: Tensor | None = None
 
 
 class Whitened(torch.autograd.Function):
@@ -102,7 +92,7 @@ def residual_matrix(parameters: Parameters, sets: Neighbours) -> Tensor:
 
     Entries above the diagonal may be wrong: who factorises does not look there.
     """
-    S, real = parameters.kernel(sets.X), sets.real
+    S, real = lower_kernel(parameters.kernel, sets.X), sets.real
     if sets.V is not None:
         S = linalg.minus_gram(S, sets.V)
     noise = parameters.noise[..., None].expand(S.shape[:-1])
@@ -111,11 +101,19 @@ def residual_matrix(parameters: Parameters, sets: Neighbours) -> Tensor:
     if not bool(real.all()):
         S = torch.where(real[..., :, None] & real[..., None, :], S, 0.0)
         noise = torch.where(real, noise, 1.0)
-    return linalg.add_diagonal(S, noise)
+    if S.requires_grad or noise.requires_grad or not S.is_contiguous():
+        return linalg.add_diagonal(S, noise)
+    S.diagonal(dim1=-2, dim2=-1).add_(noise)  # it was made above, and nobody else has it
+    return S
 
 
 def negative_log_likelihood(parameters: Parameters, sets: Neighbours) -> Tensor:
     """−log p of the last row of every set given the others, summed; with V, of all jointly."""
+    found = shaped(parameters.kernel)
+    if sets.V is None and found is not None and not parameters.batch:
+        value = of_last_rows(found.kernel, found.variance, parameters.noise, sets)
+        if value is not None:
+            return value
     S = residual_matrix(parameters, sets)
     Y = torch.where(sets.real, sets.y, 0.0)[..., None]
     if sets.V is not None:
@@ -353,6 +351,7 @@ class OrderedRows:
 
     def _at_points(self, X: Tensor, k: int, with_variance: bool) -> Iterator[Conditional]:
         """f at the rows of X given the k nearest rows of each, in chunks of bounded memory."""
+        keep_freed_memory()
         k = min(k, len(self.X))
         size = self.points_at_once(k)
         _ = self.V  # computed once, before threads ask for it at the same time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
@@ -38,7 +38,7 @@ from distgp.experts.sums import (
     row_sums,
     widened,
 )
-from distgp.kernels import prior_draws
+from distgp.kernels import Kernel, prior_draws
 from distgp.likelihoods import own_noise_term
 
 SHARD_ROWS = 32
@@ -66,10 +66,17 @@ class SparseExpert(Expert):
 
     def number_of_experts(self, n: int, inducing: Inducing, workers: int) -> int:
         """As many as shards of 32 rows per inducing input make, within memory; one per worker at least."""
-        given = LARGEST_INDUCING if isinstance(inducing, str) else inducing
-        m = max(1, len(given) if isinstance(given, Tensor) else int(given))
-        by_rows, by_memory = math.ceil(n / (SHARD_ROWS * m)), EXPERT_MEMORY // (2 * 8 * m**2)
+        full = self.full_shard(inducing)
+        by_rows, by_memory = (
+            math.ceil(n / full),
+            EXPERT_MEMORY // (2 * 8 * (full // SHARD_ROWS) ** 2),
+        )
         return max(1, min(by_rows, by_memory, n), min(workers, n))
+
+    def full_shard(self, inducing: Inducing) -> int:
+        """32 rows per inducing input."""
+        given = LARGEST_INDUCING if isinstance(inducing, str) else inducing
+        return SHARD_ROWS * max(1, len(given) if isinstance(given, Tensor) else int(given))
 
     def default_aggregation(self, size: int, shares_theta: bool, shares_inducing: bool) -> str:
         """Pooled, the full sparse GP itself, where the experts share θ and Z."""
@@ -183,6 +190,15 @@ class SparsePosterior(LinearPosterior):
         factors = SparseFactors(self.factors.LB[which], self.factors.c[which])
         return SparsePosterior(self.parameters[which], Lu, self.sums[which], factors, shard)
 
+    def with_rows(self, shard: Shard) -> SparsePosterior:
+        """Add the sums over the rows; where it holds its own rows, it holds these too."""
+        with torch.no_grad():
+            sums = self.sums + row_sums(self.parameters, self.Lu, sample.stack([shard]))
+        held = self.shard
+        if held is not None:
+            held = sample.stack([sample.concatenate([held[0], shard])])
+        return SparsePosterior.of(self.parameters, self.Lu, sums, held)
+
     @cached_property
     def weights(self) -> Tensor:
         """w = L_B⁻ᵀ c, with μ(x) = v(x)ᵀ w."""
@@ -236,6 +252,11 @@ class SparsePosterior(LinearPosterior):
         kept = linalg.solve_lower(self.factors.LB, v)
         prior = self.parameters.kernel(X.to(v.dtype))
         return (prior - v.mT @ v + kept.mT @ kept).to(X.dtype)
+
+    def part(self, kernel: Kernel) -> SparsePosterior:
+        """k_p(x, Z) in the place of k(x, Z): inducing inputs know of f, which is the sum of all parts."""
+        own = kernel.to(self.Lu.device, self.Lu.dtype)
+        return replace(self, parameters=replace(self.parameters, kernel=own))
 
     def draws(self, X: Tensor, size: int, seed: int) -> Tensor | None:
         """f(x) + v(x)ᵀ(w_p − L_u⁻¹f(Z)) with draws f of the prior and w_p = w + L_B⁻ᵀz of w's posterior."""

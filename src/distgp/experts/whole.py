@@ -2,10 +2,11 @@
 
 K̃ = k(X, X) + diag(noise) is made in blocks of rows, on and below the diagonal, in the memory in which it
 is then factorised and inverted. With α = K̃⁻¹y and G = ½(K̃⁻¹ − ααᵀ) the gradient of the likelihood is
-Σ_ij G_ij ∂K_ij, and Σ_i G_ii in the noise: the kernel is made again in the same blocks, each of which is
-differentiated with its block of G and forgotten. So any kernel will do, on a CPU one matrix is held, and
-on a GPU a second one while the library inverts. The gradient is computed along with the value, and
-nothing of size n × n is kept for later.
+Σ_ij G_ij ∂K_ij, and Σ_i G_ii in the noise: each block of the kernel is differentiated with its block of
+G. Up to `cost.KEPT` rows the blocks and what their derivatives need are kept until then; beyond, each is
+made again and forgotten. So any kernel will do, on a CPU one matrix of very many rows is held, and on a GPU
+a second one while the library inverts. The gradient is computed along with the value, and nothing of size
+n × n is kept for later.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MOST_PARTS = 8
 """Threads that share the entries of a block, at most, and blocks of a matrix, at least."""
 Block: TypeAlias = tuple[int, int]
 """The first row of a block, and the one after its last."""
+Blocks: TypeAlias = dict[Block, Tensor]
+"""Blocks of K, differentiable."""
 Result = TypeVar("Result")
 
 
@@ -68,28 +71,36 @@ def negative_log_likelihood(parameters: Parameters, shard: Shard) -> Tensor:
     """½(yᵀK̃⁻¹y + log det K̃) of one shard without padding, differentiable in every tensor of θ."""
     own = _detached(parameters)
     cost.refuse_above_free(shard.n, cost.bytes_of_objective(shard.n, shard.X), shard.X.device)
-    L, alpha = factor_and_weights(own, shard)
+    blocks: Blocks | None = {} if shard.n <= cost.KEPT else None
+    L, alpha = factor_and_weights(own, shard, blocks)
     value = 0.5 * (shard.y @ alpha + linalg.log_det(L))
     pairs = zip(_tensors(own), _tensors(parameters), strict=True)
     learnt = [(leaf, tensor) for leaf, tensor in pairs if leaf.requires_grad]
     if not learnt:
         return value
     linalg.invert_(L)  # from here on the inverse, on and below the diagonal
-    gradients = _gradients(own, shard, L, alpha, [leaf for leaf, _ in learnt])
+    gradients = _gradients(own, shard, (L, alpha), [leaf for leaf, _ in learnt], blocks or {})
     given = [tensor for _, tensor in learnt]
     return _WithGradient.apply(value, gradients, *given)  # pyright: ignore[reportReturnType]
 
 
-def factor_and_weights(parameters: Parameters, shard: Shard) -> tuple[Tensor, Tensor]:
-    """L with L Lᵀ = K̃, for which one matrix is held, and α = K̃⁻¹y."""
+def factor_and_weights(
+    parameters: Parameters, shard: Shard, kept: Blocks | None = None
+) -> tuple[Tensor, Tensor]:
+    """L with L Lᵀ = K̃, for which one matrix is held, and α = K̃⁻¹y; blocks of K are put into `kept`."""
     X, y, kernel = shard.X, shard.y, parameters.kernel
+    gradients = torch.is_grad_enabled() and kept is not None
     with torch.no_grad():
         noise = noise_of_rows(shard, parameters.noise)
 
         def fill(K: Tensor) -> None:
             def rows(block: Block) -> None:
                 start, stop = block
-                K[start:stop, :stop] = kernel(X[start:stop], X[:stop])
+                with torch.set_grad_enabled(gradients):
+                    found = kernel(X[start:stop], X[:stop])
+                K[start:stop, :stop] = found.detach()
+                if kept is not None and found.requires_grad:
+                    kept[block] = found
 
             _each(rows, shard)
             K.diagonal().add_(noise)
@@ -128,20 +139,25 @@ def _detached(parameters: Parameters) -> Parameters:
 
 
 def _gradients(
-    parameters: Parameters, shard: Shard, inverse: Tensor, alpha: Tensor, leaves: list[Tensor]
+    parameters: Parameters,
+    shard: Shard,
+    solved: tuple[Tensor, Tensor],
+    leaves: list[Tensor],
+    kept: Blocks,
 ) -> list[Tensor]:
-    """The derivatives of the value in tensors of θ, added up over the blocks of K̃.
+    """The derivatives of the value in tensors of θ, from K̃⁻¹ and α, added up over the blocks of K̃.
 
     As K is symmetric, that in its entries is G on the diagonal, 2G below it, and nothing above.
     """
-    X, kernel = shard.X, parameters.kernel
+    X, kernel, (inverse, alpha) = shard.X, parameters.kernel, solved
 
     def of_rows(block: Block) -> list[Tensor]:
         start, stop = block
         weight = torch.addr(inverse[start:stop, :stop], alpha[start:stop], alpha[:stop], alpha=-1)
         weight[:, start:].tril_()
         weight.diagonal(start).mul_(0.5)
-        return _derivatives(kernel(X[start:stop], X[:stop]), leaves, weight)
+        found = kept.pop(block) if block in kept else kernel(X[start:stop], X[:stop])
+        return _derivatives(found, leaves, weight)
 
     noise = noise_of_rows(shard, parameters.noise)
     of_noise = _derivatives(noise, leaves, 0.5 * (inverse.diagonal() - alpha.square()))

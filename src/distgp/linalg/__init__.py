@@ -27,6 +27,7 @@ from distgp.linalg.factors import (
     rounding_of,
     solve_lower,
     solve_upper,
+    triangle,
     truncated_solve,
 )
 from distgp.linalg.large import cholesky_, invert_
@@ -35,5 +36,5 @@ __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
     "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
     "half_inverse", "invert_", "least_squares", "log_det", "minus_gram", "pivoted_cholesky", "rounding_of",
-    "solve_lower", "solve_upper", "truncated_solve",
+    "solve_lower", "solve_upper", "triangle", "truncated_solve",
 ]  # fmt: skip

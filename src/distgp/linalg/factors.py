@@ -303,6 +303,11 @@ def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     return (solved / root[:, None]).reshape(b.shape)
 
 
+def triangle(A: Tensor) -> Tensor:
+    """R with RᵀR = AᵀA for a matrix of many rows, which says of least squares all that A does."""
+    return torch.linalg.qr(A, mode="r").R
+
+
 def least_squares(A: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the x with the least ‖Ax − b‖; of those that say the same to 1e-6, the shortest."""
     return np.linalg.lstsq(A, b, rcond=1e-6)[0]

@@ -110,8 +110,10 @@ class Cost:
         ----------
         n, d : int
             The number of rows and of columns.
-        level, combination, boundary
+        level, combination : int, str
             The sparse grid and how it is used, as `SparseGridGP` explains them.
+        boundary : bool, default=False
+            Whether it has points on the boundary.
         kronecker : bool, default=True
             Whether the kernel is a product over the columns.
         targets : int, default=1

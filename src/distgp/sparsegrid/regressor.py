@@ -26,7 +26,7 @@ from distgp._util.checks import (
     one_of,
     warn_user,
 )
-from distgp._util.threads import gradients
+from distgp._util.progress import Progress, doing
 from distgp.data import Scaling, Shard, place
 from distgp.data import shard as sample
 from distgp.data.rows import Schema, check_varies, observed_targets
@@ -34,7 +34,7 @@ from distgp.data.shard import even_parts
 from distgp.diagnostics import metrics
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert
-from distgp.kernels import KERNELS, InputLayout, Kernel
+from distgp.kernels import KERNELS, InputLayout, Kernel, latitudes
 from distgp.mixin import ModelMixin, names_of, r2_of
 from distgp.model import Model
 from distgp.plan import an_engine, tensor_like
@@ -235,14 +235,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         MemoryError
             Where fitting would take more memory than allowed, before any work is done.
         """
-        before = vars(self).copy()
-        try:
-            with gradients():
-                return self._fit(X, y)
-        except BaseException:  # a fit that fails leaves what was fitted before
-            vars(self).clear()
-            vars(self).update(before)
-            raise
+        with self._changing():
+            return self._fit(X, y)
 
     def _fit(self, X: ArrayLike, y: ArrayLike) -> SparseGridGP:
         inputs, columns = self._validated(X, y, reset=True)
@@ -259,10 +253,11 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         box = Box.around(inputs) if is_auto(self.box) else Box.of(self.box, d)
         box = Box(*scalings[0].inputs(torch.stack([box.lower, box.upper]).numpy(), like))
         shards = _placed(engine, inputs, targets, scalings, like)
-        models = tuple(
-            self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
-            for column, scaling in enumerate(scalings)
-        )
+        with Progress(f"fitting {n:,} rows", show=self.verbose):
+            models = tuple(
+                self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
+                for column, scaling in enumerate(scalings)
+            )
         self.model_ = Model(models, columns.ndim == 1, Schema(d, names_of(self)), seed)
         self.n_floored_ = 0 if self.model_.one_target else [0] * len(models)
         self.engine_ = engine
@@ -277,7 +272,9 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         if self.training is not None:
             result = self._learn(shards, start, box, seed)
             theta = replace(result.parameters, inducing=None)
+        doing("choosing the level of the grid")
         level = self._level(shards, theta, box, seed)
+        doing("conditioning every grid on all rows")
         posterior = condition(theta, shards, box, level, self.combination, self.boundary)
         return SparseGridModel(scaling, box, posterior, result)
 
@@ -458,6 +455,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         """Kernel and noise to start from; named kernels are products over the columns."""
         kernel, like = self.kernel, self._like()
         if isinstance(kernel, Kernel):
+            if latitudes(kernel, d):
+                raise ValueError("sparse grids fill a box, and have no kernels on the sphere")
             return Initial.of(kernel, self.noise, InputLayout.of_array(d), like)
         # Points of standardised data are √d apart, so that is a lengthscale to start from.
         made = 1.0 * separable(KERNELS[kernel], [math.sqrt(d)] * d)

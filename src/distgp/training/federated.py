@@ -76,8 +76,11 @@ class FedProx(Algorithm):
     fraction : float, default=0.5
         The part of the experts, at least one, that takes part in a round. They are drawn anew for each
         round, from the seed and the round's number.
-    local_steps, learning_rate, optimizer, n_iter
-        As for `FedAvg`.
+    local_steps : int, default=5
+        As for `FedAvg`, as are those that follow.
+    learning_rate : float, default=0.1
+    optimizer : {"adam", "sgd"}, default="adam"
+    n_iter : int, default=100
     seed : int, default=0
         The seed of the draws.
     """
@@ -155,8 +158,9 @@ class Admm(Algorithm):
     learning_rate : float, default=0.01
         The size of the steps. Adam moves θ_i by about this much in a step, so it must be small for the
         residuals to become small.
-    optimizer, n_iter
-        As for `FedAvg`.
+    optimizer : {"adam", "sgd"}, default="adam"
+        As for `FedAvg`, as is the next.
+    n_iter : int, default=100
     """
 
     name: ClassVar[str] = "admm"
@@ -222,8 +226,10 @@ class Independent(Algorithm):
     ----------
     local_steps : int, default=1
         The number of steps that each expert takes in a round.
-    learning_rate, optimizer, n_iter
-        As for `FedAvg`.
+    learning_rate : float, default=0.1
+        As for `FedAvg`, as are those that follow.
+    optimizer : {"adam", "sgd"}, default="adam"
+    n_iter : int, default=100
     """
 
     name: ClassVar[str] = "independent"

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from distgp._util.checks import silenced
+from distgp._util.machine import keep_freed_memory
 from distgp._util.threads import on_threads
 from distgp.data.neighbors import Neighbors
 from distgp.data.shard import Shard, row_priority
 from distgp.engines import Kinds
-from distgp.experts.base import chunk_rows
+from distgp.experts.base import chunk_rows, even_size
 from distgp.experts.neighborhoods import (
     ORDER_SEED,
     Neighbours,
@@ -60,6 +61,9 @@ MORE_NEIGHBORS = ((64, 4), (128, 8))
 """Neighbours of refinements, and the part of the targets that they look at."""
 REFINED_ITER = 40
 """Evaluations of a refinement, at most."""
+PARTS = 4
+"""Parts, at least, that targets are divided into on a CPU, so that several threads have work where there
+are few. It does not depend on the number of threads: sums of the same parts are the same everywhere."""
 OWN_NOISE = ("weight", "noise")
 """What a shard's rows may have of their own beside inputs and targets."""
 
@@ -294,7 +298,11 @@ def evaluate(
     objective: Objective, x: Tensor, sets: Neighbourhoods, gradient: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
-    size = chunk_rows(6 * sets.X.shape[1] ** 2, sets.X.device)
+    keep_freed_memory()
+    _, rows, d = sets.X.shape
+    size = chunk_rows(6 * rows * max(rows, d), sets.X.device)
+    if sets.X.device.type == "cpu":
+        size = even_size(len(sets.X), size, PARTS)
 
     def part(start: int) -> tuple[Tensor, Tensor]:
         some, point = slice(start, start + size), x.detach().requires_grad_(gradient)

@@ -94,7 +94,8 @@ def from_nearest_others(
     sets = _nearest_of_all(shards.map(_nearest_others, theta, targets.X))
     same = (targets.X[:, None, :] == sets.X).all(-1)
     sets = sets._replace(real=sets.real & ~same)
-    size = chunk_rows(4 * sets.X.shape[1] ** 2, sets.X.device)
+    _, k, d = sets.X.shape
+    size = chunk_rows(4 * k * max(k, d), sets.X.device)
 
     def part(start: int) -> Prediction:
         some = slice(start, start + size)
@@ -136,6 +137,14 @@ def back_at_start(theta: Parameters, start: Parameters) -> Parameters:
     lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
     back = {n: torch.where(v > LOST * first[n], first[n], v) for n, v in lengths.items()}
     return replace(theta, kernel=theta.kernel.with_parameters(back))
+
+
+def within_reach(theta: Parameters, start: Parameters) -> Parameters:
+    """Shorten lengthscales that have left the kernel to where more rows can still bring them back."""
+    values, first = theta.kernel.parameters(), start.kernel.parameters()
+    lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
+    near = {name: torch.minimum(value, LOST * first[name]) for name, value in lengths.items()}
+    return replace(theta, kernel=theta.kernel.with_parameters(near))
 
 
 @travels("predictions", theta="parameters")

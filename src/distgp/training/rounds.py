@@ -82,7 +82,7 @@ class TrainingResult:
         The trained θ, batched where the experts differ.
     history : tuple of Round
         The rounds.
-    stopped : {"iterations", "tolerance", "diverged"}
+    stopped : "iterations", "tolerance" or "diverged"
         Why training stopped: all rounds were done; the objective changed no more; or the objective
         could not be computed anywhere near.
     rows : int, optional
@@ -191,6 +191,8 @@ class Rounds:
         self._algorithm, self._objective, self._shards = algorithm, objective, shards
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
+        n = float(sample.sizes(shards).sum())
+        self._rows = min(n, getattr(algorithm, "n_targets", n))  # that the objective looks at
         self._bytes, self._last = 0, time.perf_counter()
 
     def exchange(self, message: Message) -> Reply:
@@ -258,7 +260,7 @@ class Rounds:
         values = [round_.objective for round_ in self.history if round_.accepted][-PATIENCE - 1 :]
         if len(values) <= PATIENCE:
             return
-        limit = self._tolerance * (1.0 + abs(values[-1]))
+        limit = self._tolerance * max(self._rows, 1.0 + abs(values[-1]))
         if all(abs(a - b) <= limit for a, b in zip(values[1:], values, strict=False)):
             raise Stop("tolerance")
 

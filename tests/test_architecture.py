@@ -44,7 +44,7 @@ def test_every_public_name_exists_and_is_documented():
 
 NAMESPACES = {
     "aggregation", "data", "diagnostics", "engines", "experts", "files", "kernels", "likelihoods",
-    "linalg", "plotting", "sparsegrid", "training", "_util",
+    "linalg", "plotting", "sparsegrid", "training", "_util", "forecasting",
 }  # fmt: skip
 """Modules whose public names the experiments, the examples and the benchmarks may use."""
 
@@ -83,7 +83,7 @@ def test_names_that_are_imported_outside_the_wheel_exist(folder):
 
 ABOVE = (
     "__init__", "mixin", "regressor", "sparsegrid/regressor", "cli/", "plotting/", "serve/",
-    "diagnostics/compare",
+    "diagnostics/compare", "forecasting/", "maps",
 )  # fmt: skip
 """The estimators, and what stands above them."""
 OF_ESTIMATORS = {

@@ -271,9 +271,38 @@ def test_residuals_that_correlate_along_a_date_are_told():
     rows, places = Rows(X, y, Schema.of(columns)), np.arange(300)
     with pytest.warns(NeighboursWarning, match="in the order of 'when'"):
         warn_of_neighbours(rows, Residuals.of(places, y, np.zeros(300), np.ones(300)))
+    ordered = np.argsort(when)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        y_sorted, some = y[ordered], Rows(X[ordered], y[ordered], Schema.of(columns))
+        warn_of_neighbours(some, Residuals.of(places, y_sorted, np.zeros(300), np.ones(300)))
+    assert len(told) == 1 and "correlate with the next" in str(told[0].message)
     two = np.stack([rng.normal(size=300), y], 1)
     with pytest.warns(NeighboursWarning, match="in the order of 'when'"):
         warn_of_neighbours(rows, Residuals.of(places, two, np.zeros((300, 2)), np.ones((300, 2))))
+
+
+@pytest.mark.parametrize("more", [{}, {"expert": "exact", "calibrate": "conformal"}])
+def test_dates_in_order_suggest_that_the_last_rows_are_held_out(more):
+    """Residuals that do not correlate say nothing of it: what was held out had neighbours in time."""
+    rng = np.random.default_rng(0)
+    when = pd.date_range("2026-01-01", periods=220, freq="h")
+    table, y = pd.DataFrame({"when": when, "a": rng.normal(size=220)}), rng.normal(size=220)
+    y = y + 3 * table["a"]
+
+    def told(rows, **options):
+        gp = DistributedGPRegressor(**{"dates": "expand", "n_iter": 10} | more | options)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            gp.fit(table.iloc[rows], y.iloc[rows])
+        return [str(w.message) for w in found if w.category is NeighboursWarning]
+
+    (text,) = told(np.arange(220))
+    assert text.startswith("rows come in the order of 'when', and are held out at random")
+    assert "give validation='last'" in text
+    assert not told(np.arange(220), validation="last")
+    assert not told(rng.permutation(220))
+    assert not told(np.arange(220), expert="exact", calibrate=None)  # nothing is held out
 
 
 def test_white_residuals_are_not_told():
@@ -331,7 +360,13 @@ def test_the_choice_survives_files(tmp_path):
     gp.save(tmp_path / "m.safetensors")
     back = distgp.load(tmp_path / "m.safetensors")
     assert back.choice_ == gp.choice_ and back.settled_ == gp.settled_
-    assert back.partial_fit(X[:30] + 0.01, y[:30]).n_experts_ == gp.n_experts_ + 1
+    assert gp.n_experts_ == 1 and "exact GP" in gp.choice_.best.name
+    back.partial_fit(X[:30] + 0.01, y[:30]).partial_fit(X[:4] + 0.02, y[:4])
+    assert back.n_experts_ == 1 and back.experts_.row_count() == 254
+    assert str(back.choice_).startswith(str(gp.choice_))
+    assert "\n34 rows were added since, and nothing was measured again" in str(back.summary())
+    back.save(tmp_path / "n.safetensors")
+    assert distgp.load(tmp_path / "n.safetensors").choice_ == back.choice_ != gp.choice_
 
 
 def test_a_linear_mean_is_kept_far_away():
@@ -377,7 +412,7 @@ def test_rows_that_stay_with_the_workers_are_chosen_for_by_a_sample(tmp_path):
         [t.rmse for t in gp.choice_.trials if t.name == "training mean"],
         np.sqrt(np.mean((y[280:] - y[:280].mean()) ** 2)),
     )
-    with pytest.raises(ValueError, match="call fit instead"):
+    with pytest.raises(ValueError, match="give groups=…, the name of a column"):
         DistributedGPRegressor(validation="groups").fit_parquet(str(path), "y")
 
 
@@ -518,6 +553,25 @@ def test_another_way_than_exact_must_be_better_by_two_standard_errors():
     for errors, better in ((1.9, False), (2.1, True), (-5.0, False)):
         other = tried(exact + gain + errors * gain.std() / 20.0)
         assert other.beats(tried(exact)) is better
+
+
+def test_a_way_without_joint_predictions_must_be_clearly_better():
+    rng = np.random.default_rng(0)
+    plain, gain = rng.normal(size=400), rng.normal(size=400)
+    gain -= gain.mean()
+
+    def tried(name, joint, densities):
+        candidate = selection.Candidate(name, {}, joint=joint)
+        trial = Trial(name, 1.0, -float(densities.mean()), 0.9, 0.1)
+        return selection._Tried(candidate, trial, (), densities=densities)
+
+    for errors, taken in ((1.9, "joint"), (2.1, "alone"), (-1.0, "joint")):
+        other = tried("alone", False, plain + gain + errors * gain.std() / 20.0)
+        best = selection._best([other, tried("joint", True, plain)])
+        assert best.candidate.name == taken
+    alone = tried("alone", False, plain)
+    assert selection._best([alone]) is alone
+    assert not ways_to_fit(5_000)[-1].joint and all(way.joint for way in ways_to_fit(5_000)[:-1])
 
 
 def test_the_table_says_where_rows_were_held_out_in_folds():

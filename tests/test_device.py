@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from ensembles import KINDS, build, expert
-from helpers import close, inputs, value_and_gradient
+from ensembles import KINDS, build, expert, parameters
+from helpers import close, inputs, shard, value_and_gradient
 
 import distgp
 from distgp import AGGREGATORS
 from distgp.aggregation import AggregationError, Ensemble, solve
 from distgp.data import unstack
+from distgp.experts import NearestExpert
 from distgp.kernels import fused
 
 pytestmark = [
@@ -139,10 +140,14 @@ def test_other_kernels_have_no_product_in_one_pass(kernel):
 
 
 def test_the_exact_mean_without_the_matrix(monkeypatch):
-    ensemble, _ = build("nearest", 4)
-    moved, X = on_gpu(ensemble, "nearest"), inputs(20, 2, 3)
-    exact = distgp.aggregation.Exact(variance="nearest", tolerance=1e-9, n_inducing=20)
-    wanted = exact.combine(ensemble).predict(ensemble, X)
     monkeypatch.setattr(solve, "KEPT", 0.0)
-    found = exact.combine(moved).predict(moved, X.cuda())
-    close(found.mean.cpu(), wanted.mean, atol=1e-5)
+    nearest, theta = NearestExpert(n_neighbors=20), parameters("shared Z", 1, 2)
+    exact = distgp.aggregation.Exact(variance="nearest", tolerance=1e-9)
+    rows, X = shard(60, 2, 0), inputs(20, 2, 3)
+    means = []
+    for device in ("cpu", "cuda"):
+        ensemble = Ensemble.condition(nearest, theta.to(device), [rows.to(device)])
+        found = exact.combine(ensemble).predict(ensemble, X.to(device))
+        assert found.mean.device.type == device
+        means.append(found.mean.cpu())
+    close(means[1], means[0], atol=1e-5)

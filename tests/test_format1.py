@@ -26,6 +26,7 @@ def points(inputs):
     return table.assign(when=pd.to_datetime(table["when"]))
 
 
+@pytest.mark.filterwarnings("ignore::distgp.data.encoding.NewTextWarning")
 @pytest.mark.parametrize("case", INDEX["cases"], ids=lambda case: case["name"])
 def test_a_file_predicts_as_it_did(tmp_path, case):
     path = tmp_path / "model.safetensors"

@@ -34,6 +34,17 @@ def test_coverage_of_a_calibrated_prediction_is_its_level():
         metrics.coverage(y, mean, std**2, 90)
 
 
+def test_pinball_is_lowest_at_the_true_quantile_and_half_the_error_at_the_median():
+    assert metrics.pinball([1.0, 4.0], [2.0, 2.0], 0.9) == pytest.approx((0.1 + 0.9 * 2) / 2)
+    assert metrics.pinball(Y, MEAN, 0.5) == pytest.approx(np.abs(Y - MEAN).mean() / 2)
+    y, grid = np.random.default_rng(0).normal(size=20_000), np.linspace(-2, 2, 81)
+    for level in (0.1, 0.8):
+        loss = [metrics.pinball(y, np.full(len(y), z), level) for z in grid]
+        assert grid[np.argmin(loss)] == pytest.approx(stats.norm.ppf(level), abs=0.05)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        metrics.pinball(Y, MEAN, 1.0)
+
+
 def test_wasserstein_against_the_closed_form():
     expected = math.sqrt(((0.5**2 + (1 - 2) ** 2) + 0) / 2)
     assert metrics.wasserstein2([0, 1], [1, 1], [0.5, 1], [4, 1]) == pytest.approx(expected)

@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers import PUBLISHED, real
@@ -274,3 +275,81 @@ def test_more_columns_than_rows_make_no_square_of_the_columns(tmp_path):
 def gp_inputs(gp, X):
     """Rows as the experts see them."""
     return gp.model_.targets[0].scaling.inputs(X, gp.kernel_.variance)
+
+
+def in_time(n=200, ahead=50):
+    """Rows to learn from and rows to come, with a column of dates and one that is no time."""
+    rng = np.random.default_rng(0)
+    when = pd.date_range("2026-01-01", periods=n + ahead, freq="h")
+    table = pd.DataFrame({"when": when, "hour": np.arange(n + ahead) / 2.0})
+    table["warm"] = rng.normal(size=n + ahead)
+    y = table["warm"] + np.sin(table["hour"] * np.pi / 6)
+    return table[:n], y[:n], table[n:]
+
+
+def told(gp, X):
+    """The warning of novelty, if there is one."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        gp.predict(X)
+    texts = [str(one.message) for one in found if one.category is NoveltyWarning]
+    assert len(texts) < 2
+    return texts[0] if texts else ""
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "given"),
+    [
+        (["when", "warm"], {}, {}),
+        (["when"], {}, {}),
+        (["hour", "warm"], {"kernel": "periodic(12, columns=hour) + matern52(columns=warm)"}, {}),
+        (["hour"], {"kernel": "periodic(12) * rbf(500)"}, {}),
+        (["hour", "warm"], {"validation": "last"}, {}),
+        (["hour", "warm"], {"validation": "last"}, {"time": "hour"}),
+        (["warm", "hour"], {"validation": "last"}, {"time": np.arange(200) // 4}),
+    ],
+)
+def test_the_time_of_a_forecast_is_no_news_but_other_columns_are(columns, options, given, tmp_path):
+    before, y, after = in_time()
+    gp = DistributedGPRegressor("exact", 1, training=None, dates="expand", **options)
+    gp.fit(before[columns], y, **given)
+    assert not told(gp, after[columns])
+    assert (gp.novelty(after[columns]) > 1).mean() > 0.5  # who asks is told
+    if "warm" in columns:
+        strange = after[columns].assign(warm=after["warm"] + 9.0)
+        said = told(gp, strange)
+        assert "100 % of the 50 rows" in said and 'validation="groups"' in said
+        assert ('validation="last"' in said) == ("validation" not in options)
+        gp.save(tmp_path / "model")
+        assert told(distgp.load(tmp_path / "model"), strange) == said
+
+
+def test_columns_that_are_no_time_are_new_with_validation_last():
+    before, y, after = in_time()
+    rng = np.random.default_rng(1)
+    X, new = before[["warm"]].to_numpy(), after[["warm"]].to_numpy() + 9.0
+    step = (np.arange(200) > 100.0).astype(float)  # never falls, and is no time
+    gp = DistributedGPRegressor("exact", 1, training=None, validation="last")
+    gp.fit(np.column_stack([X, step]), y)
+    assert told(gp, np.column_stack([new, np.ones(50)]))
+    assert told(gp, np.column_stack([new - 9.0, np.full(50, 5.0)]))
+    gp.fit(np.column_stack([X, step]), y, time=rng.permutation(200))
+    assert gp.model_.inputs.time == ()
+
+
+def test_the_distance_in_other_columns_is_that_of_rows_without_those_of_time():
+    X = rows(400, 4)
+    whole, part = (
+        TrainingInputs.of(shards_of(X, 3, 2), 0),
+        TrainingInputs.of(shards_of(X[:, 1:3]), 0),
+    )
+    found = whole.forecasting(shards_of(X, 3, 2), {0, 3}, "last", 0)
+    assert (found.time, found.validation) == ((0, 3), "last")
+    assert found.far_besides == pytest.approx(part.far, rel=1e-5)
+    points = torch.as_tensor(rows(50, 4, seed=5))
+    np.testing.assert_allclose(
+        found.besides_time(found.far_besides).mahalanobis(points[:, 1:3]),
+        part.mahalanobis(points[:, 1:3]),
+        rtol=1e-4,
+    )
+    assert whole.forecasting(shards_of(X), (), "random", 0).far_besides is None

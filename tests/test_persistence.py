@@ -324,6 +324,11 @@ def set_features(state, d):
         (lambda state: set_features(state, 2.0), "n_features of Schema to be int, got float"),
         (lambda state: state["model"]["fields"].update(targets={"tuple": []}), "no model in it"),
         (lambda state: state.update(model=None), "no model in it"),
+        (
+            lambda state: state.update(settled=state["model"]),
+            "settled to be values by name, got Mo",
+        ),
+        (lambda state: state.update(parameters={"tuple": [1]}), "parameters to be values by name"),
         (lambda state: state["model"]["fields"].update(seed="1"), "seed of Model to be int"),
         (lambda state: state["model"]["fields"].update(one_target=1), "one_target of Model to be"),
         (

@@ -193,16 +193,16 @@ def test_draws_have_the_predicted_moments():
 
 
 @pytest.mark.parametrize("expert", ["exact", "sparse"])
-def test_partial_fit_adds_an_expert(expert):
-    X, y = make_data(240)
+def test_partial_fit_adds_experts_as_large_as_those_of_fit(expert):
+    X, y = make_data(320)
     X_new, _ = make_data(20, seed=1)
     Z = make_data(50, seed=2)[0]
-    labels = np.repeat([0, 1, 2], 80)
+    labels = np.repeat([0, 1, 2, 3], 80)
     options = {"expert": expert, "n_inducing": Z}
-    step = given(n_experts=1, **options).partial_fit(X[:80], y[:80])
-    for part in (slice(80, 160), slice(160, 240)):
+    step = given(partition=labels[:160], **options).partial_fit(X[:160], y[:160])
+    for part in (slice(160, 220), slice(220, 320)):
         step.partial_fit(X[part], y[part])
-    assert step.n_experts_ == 3
+    assert step.n_experts_ == 4
     whole = given(partition=labels, **options).fit(X, y)
     for got, wanted in zip(
         step.predict(X_new, return_std=True), whole.predict(X_new, return_std=True), strict=True
@@ -458,13 +458,17 @@ def test_targets_may_be_booleans():
     assert DistributedGPRegressor(n_iter=3).fit(X, y > 0).predict(X).dtype == np.float64
 
 
-def test_a_new_expert_needs_rows_for_its_inducing_inputs():
-    X, y = make_data(100)
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_a_new_expert_of_few_rows_has_the_hyperparameters_of_the_last(expert):
+    X, y = make_data(160)
     gp = DistributedGPRegressor(
-        expert="sparse", training="independent", n_experts=2, n_inducing=15, n_iter=2
+        expert=expert, training="independent", n_experts=2, n_inducing=15, n_iter=2
     ).fit(X[:90], y[:90])
-    with pytest.raises(ValueError, match="15 inducing inputs needs as many rows at least, got 10"):
-        gp.partial_fit(X[90:], y[90:])
+    gp.partial_fit(X[90:100], y[90:100])
+    assert gp.n_experts_ == 3 and gp.noise_[2] == gp.noise_[1] != gp.noise_[0]
+    gp.partial_fit(X[100:110], y[100:110])
+    assert gp.experts_.row_counts().tolist() == [45, 45, 20]
+    assert np.isfinite(gp.predict(X)).all()
 
 
 def test_nearest_experts_through_the_estimator(tmp_path):

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import (
-    _check_n_features,  # pyright: ignore[reportPrivateUsage]
     check_array,
     check_is_fitted,
     check_X_y,
@@ -23,11 +22,13 @@ from sklearn.utils.validation import (
 )
 
 from distgp._util.checks import is_integer, silenced
+from distgp._util.interrupts import told_with
+from distgp._util.threads import Lock, gradients, on_named_devices
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns
 from distgp.data.rows import as_numbers, numbers_of_rows, observed_targets, refuse_dates
 from distgp.data.table import TableError
-from distgp.diagnostics.summary import Summary, relevance_of
+from distgp.diagnostics.summary import AnyTarget, Summary, relevance_of
 from distgp.engines import Engine
 from distgp.files import model_file
 from distgp.model import Model
@@ -41,6 +42,15 @@ ESTIMATORS: dict[str, type[ModelMixin]] = {}
 """Every estimator by the name that files know it by."""
 
 
+def _on_named_devices(cls: type) -> None:
+    """Have the public methods of a class make tensors on the CPU, unless they name another device."""
+    for name, member in dict(vars(cls)).items():
+        if isinstance(member, FunctionType) and not name.startswith("_"):
+            setattr(cls, name, on_named_devices(member))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(cls, name, member.getter(on_named_devices(member.fget)))
+
+
 class ModelMixin(BaseEstimator, ABC):
     """An estimator with a fitted `Model` in `model_`, that can be saved, described and closed."""
 
@@ -49,10 +59,12 @@ class ModelMixin(BaseEstimator, ABC):
     feature_names_in_: np.ndarray
     engine: str | Engine
     engine_: Engine
+    _reached: dict[str, Any]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         ESTIMATORS[cls.__name__] = cls
+        _on_named_devices(cls)
 
     def save(self, path: Path | str) -> None:
         """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
@@ -78,7 +90,7 @@ class ModelMixin(BaseEstimator, ABC):
             "choice": getattr(self, "choice_", None),
             "settled": getattr(self, "settled_", None),
         }
-        names = names_of(self)
+        names = self.model_.schema.names
         about = {
             "estimator": type(self).__name__,
             "parameters": json.dumps({k: str(v) for k, v in parameters.items()}),
@@ -113,8 +125,18 @@ class ModelMixin(BaseEstimator, ABC):
 
     @property
     def feature_relevance_(self) -> np.ndarray:
-        """The relevance of each column, (d,) or (targets, d), as `diagnostics.summary` explains it."""
-        return np.asarray(self._of_each(lambda one: relevance_of(one, self.model_.inputs)))
+        """The speed of the function's change along each column: inverse lengthscales as shares of 1.
+
+        It has shape (columns,) or (targets, columns), as `diagnostics.summary.feature_relevance` explains
+        it. It does not say how much a column matters for predictions: see `importance`.
+        """
+        places = self.model_.schema.places
+
+        def by_column(one: AnyTarget) -> list[float]:
+            shares = relevance_of(one, self.model_.inputs)
+            return [float(shares[list(place)].sum()) for place in places]
+
+        return np.asarray(self._of_each(by_column))
 
     def summary(self) -> Summary:
         """Describe the fitted model in words, its hyperparameters in the units of the data.
@@ -148,6 +170,34 @@ class ModelMixin(BaseEstimator, ABC):
         """Whether tables may hold text, dates and missing values, as parameters say."""
         return hasattr(self, "missing")
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change what is fitted, one thread at a time, with gradients whatever the caller has.
+
+        A change that fails leaves what was fitted before. One that is interrupted leaves what it had
+        reached beside it, for a fit with `warm_start`.
+        """
+        attributes = vars(self)
+        with attributes.setdefault("_lock", Lock()).now:
+            before = attributes.copy()
+            try:
+                with gradients():
+                    yield
+            except BaseException as error:
+                new = told_with(error).get("reached", {})
+                reached = {**attributes.get("_reached", {}), **new}
+                for name in attributes.keys() - before.keys():
+                    del attributes[name]
+                attributes.update(before)
+                if new:
+                    self._reached = reached
+                raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which is of this process."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_lock"}
+
     @abstractmethod
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
@@ -167,7 +217,7 @@ class ModelMixin(BaseEstimator, ABC):
                 checked: Any = validate_data(self, X, y, ensure_min_samples=2, **options)  # pyright: ignore
             else:  # numbers by now, whose columns need no names
                 checked = check_X_y(X, y, estimator=self, **options)
-                _check_n_features(self, checked[0], reset=False)
+                self._check_width(checked[0])
             floats = checked[1].dtype in (np.float64, np.float32)
             targets = checked[1] if floats else checked[1].astype(np.float64)
             if np.isnan(targets).any():  # None, which scikit-learn takes for an object
@@ -177,7 +227,7 @@ class ModelMixin(BaseEstimator, ABC):
     def _new_inputs(self, X: object) -> np.ndarray:
         """Rows to predict, as numbers: arrays, or tables of numbers with the names seen in fitting."""
         check_is_fitted(self)
-        names = names_of(self)
+        names = self.model_.schema.names
         if names is not None and frames.is_table(X) and not frames.is_plain(X, names):
             values, keep = frames.encoded(X, Columns.of_numbers(names), "drop", "refuse")
             if lacking := int((~keep).sum()):
@@ -188,15 +238,28 @@ class ModelMixin(BaseEstimator, ABC):
             return values
         refuse_dates(X, tables=self._takes_tables)
         with as_numbers("X", self._takes_tables):
-            if not _UNNAMED.get():
+            if self.model_.schema.table is None and not _UNNAMED.get():
                 return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
             checked = check_array(X, dtype=FLOATS, estimator=self)  # pyright: ignore
-            _check_n_features(self, checked, reset=False)
-            return checked
+        self._check_width(checked)
+        return checked
+
+    def _check_width(self, X: np.ndarray) -> None:
+        """Refuse numbers of another count of columns than those made of the training rows."""
+        if X.shape[1] != (wanted := self.model_.schema.n_features):
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {wanted} features "
+                "as input: give the columns that it was fitted to"
+            )
+
+
+_on_named_devices(ModelMixin)
 
 
 def r2_of(mean: np.ndarray, y: object, sample_weight: object) -> float:
     """R² of means, of the rows that are predicted; targets and weights are checked."""
+    from sklearn.metrics import r2_score
+
     targets = observed_targets(y, mean.shape)
     fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
     weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
@@ -222,6 +285,7 @@ def names_of(estimator: ModelMixin) -> tuple[str, ...] | None:
     return None if names is None else tuple(str(name) for name in names)
 
 
+@on_named_devices
 def load(path: Path | str, device: str | None = None) -> Any:
     """Read an estimator that `save` wrote, ready to predict.
 
@@ -248,19 +312,28 @@ def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> Mo
     kind = state["estimator"]
     if kind not in ESTIMATORS:
         raise model_file.ModelFileError(f"{path} holds a {kind}, which this distgp does not know")
-    parameters = dict(state["parameters"])
+    parameters = _mapping(state, "parameters")
+    parameters["verbose"] = False  # those who fitted it may not be those who load it
     if device is not None:
         parameters["device"] = device
     elif parameters["device"] != "cpu" and not torch.cuda.is_available():
         parameters["device"] = "cpu"
     made: Any = ESTIMATORS[kind](**parameters)
     made.model_ = model = _checked(state["model"])
-    made.n_features_in_ = model.schema.n_features
-    if model.schema.names is not None:
-        made.feature_names_in_ = np.array(model.schema.names, dtype=object)
-    made.choice_, made.settled_ = state.get("choice"), dict(state.get("settled") or {})
+    made.n_features_in_ = len(model.schema.places)
+    if model.schema.given is not None:
+        made.feature_names_in_ = np.array(model.schema.given, dtype=object)
+    made.choice_, made.settled_ = state.get("choice"), _mapping(state, "settled")
     _try(made)
     return made
+
+
+def _mapping(state: dict[str, Any], name: str) -> dict[str, Any]:
+    """Values by their names; an object of another kind might go on for ever where it is read as one."""
+    found = state.get(name) or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"expected {name} to be values by name, got {type(found).__name__}")
+    return dict(found)
 
 
 def _try(made: Any) -> None:

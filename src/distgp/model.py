@@ -17,6 +17,7 @@ from distgp.aggregation import Aggregator, Combined, Ensemble
 from distgp.data.rows import Schema
 from distgp.data.scaling import Scaling, refuse_infinite
 from distgp.diagnostics.calibration import Calibration, multiples
+from distgp.diagnostics.hyperparameters import parts_of
 from distgp.diagnostics.novelty import TrainingInputs
 from distgp.experts import Parameters
 from distgp.likelihoods import Gaussian
@@ -198,6 +199,26 @@ class TargetModel:
         steps = [multiples(scores, level, len(mean), groups) for level in levels]
         found = mean[:, None] + np.sqrt(variance)[:, None] * np.stack(steps, -1)
         return found if self.transform is None else _mapped(self.transform.inverse(found), found)
+
+    def parts(self, at: Points) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Mean and variance at N points of the summands of f, one for each part of the kernel."""
+        if self.transform is not None:
+            raise ValueError(
+                "parts add up to the function that is modelled, and with target_transform that is not the "
+                "target: fit without it"
+            )
+        kernels = [part.kernel() for part in parts_of(self.parameters.kernel)]
+        found = self.combined.parts(self.ensemble, at.inputs, kernels)
+        if found is None:
+            raise ValueError(
+                "the parts of a function are known where it has one posterior given all rows, and this "
+                f"model has {self.ensemble.size} {self.ensemble.expert.name} experts, combined by "
+                f"{self.aggregation.name!r}: fit with expert='exact' and n_experts=1 where rows are few, "
+                "or with expert='sparse'"
+            )
+        means = (one.mean.cpu().double().numpy() * self.scaling.y_scale for one in found)
+        variances = (self.scaling.variance(one.variance) for one in found)
+        return list(zip(map(refuse_infinite, means), variances, strict=True))
 
     def covariance(self, at: Points) -> tuple[np.ndarray, np.ndarray]:
         """Mean at N points, and covariance between them, (N, N)."""

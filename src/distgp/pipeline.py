@@ -17,9 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from distgp._util.interrupts import telling
+from distgp._util.progress import doing
 from distgp.aggregation import Aggregator, Ensemble, default_aggregator
 from distgp.data import parquet
 from distgp.data import shard as sample
+from distgp.data.encoding import Columns
 from distgp.data.partition import split, with_communication
 from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import Scaling
@@ -29,6 +32,7 @@ from distgp.diagnostics.calibration import Calibration
 from distgp.diagnostics.novelty import TrainingInputs, warn_of_novelty
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, Posterior
+from distgp.kernels.base import columns_with_period
 from distgp.likelihoods import Gaussian
 from distgp.likelihoods.gaussian import standardised_noise
 from distgp.likelihoods.transforms import Transform, transform_of
@@ -36,6 +40,9 @@ from distgp.model import Model, Points, TargetModel
 from distgp.plan import Plan, refuse_transformed_noise
 from distgp.training import Learning, Prior
 from distgp.training.learning import Initial
+
+LEAST_LEARNT = 50
+"""Rows from which a new expert learns hyperparameters of its own, where the others have theirs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,50 +82,102 @@ class Placed:
             return shards
         return shards.derive(standardised_noise, self.scalings[column].y_scale ** 2)
 
-    def with_inputs(self, model: Model[TargetModel], plan: Plan) -> Model[TargetModel]:
+    def with_inputs(
+        self, model: Model[TargetModel], plan: Plan, time: frozenset[int] = frozenset()
+    ) -> Model[TargetModel]:
         """The model with what the training inputs look like, for warnings of novelty.
 
-        Where distances between rows may not leave the workers, it does without.
+        Columns of time are those given, those made of dates, and those along which the kernel repeats
+        itself. Where distances between rows may not leave the workers, the model does without.
         """
         if self.shards.may_leave is not None and "distances" not in self.shards.may_leave:
             return model
+        doing("measuring how far apart the rows lie")
         inputs = TrainingInputs.of(self.shards, plan.seed, nearest=plan.kind.holds_rows)
+        kernels, table = [target.parameters.kernel for target in model.targets], self.schema.table
+        time |= frozenset() if table is None else table.of_dates
+        time = time.union(*(columns_with_period(k, self.schema.n_features) for k in kernels))
+        inputs = inputs.forecasting(self.shards, time, plan.validation, plan.seed)
         return replace(model, inputs=inputs)
 
 
 @dataclass(frozen=True, eq=False)
 class FileRows:
-    """Rows in Parquet files that workers read by themselves; this process never holds them."""
+    """Rows in Parquet files that workers read by themselves; this process never holds them.
+
+    `given` names the columns of what `fit` takes for each row. Rows to be `left_out` are named by their
+    numbers.
+    """
 
     files: parquet.ParquetRows
     target: str
     columns: Mapping[str, Any]
     missing: str
+    given: Mapping[str, str]
+    left_out: tuple[int, ...] = ()
 
-    def sample(self, plan: Plan, size: int) -> Rows:
-        """Draw a sample of the rows into this process, for choices to be made on."""
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return self.files.n - len(self.left_out)
+
+    def sample(self, plan: Plan, size: int, last: int = 0) -> tuple[Rows, np.ndarray]:
+        """Draw a sample of the rows into this process, and all of the `last` rows; tell their numbers."""
         engine = opened(plan.engine, plan.device)
-        few = min(engine.workers, self.files.n)
-        shards, schema = self._read(engine, few, plan.seed)
+        stretches, columns = self._stretches(engine, min(engine.workers, self.files.n))
+        shards = self._read(stretches, columns, plan.seed)
         some = sample.drawn(shards, size, plan.seed)
+        if last:
+            end = sample.drawn(shards.derive(_rows_from, self.files.n - last), last, plan.seed)
+            some = sample.concatenate([some.take(some.rows < self.files.n - last), end])
+        some = some.take(some.rows.argsort())
         X, y, order = (value.cpu().numpy() for value in (some.X, some.y, some.rows))
-        return Rows(X, y, schema, time=order if plan.validation == "last" else None)
+        weight, noise = (None if v is None else v.cpu().numpy() for v in (some.weight, some.noise))
+        known = {"time": order if plan.validation == "last" else None}
+        for kind in self.given.keys() & {"time", "groups"}:
+            known[kind] = parquet.values_of(stretches, self.given[kind], order)
+        return Rows(X, y, Schema.of(columns), weight, noise, **known), order
 
-    def place(self, plan: Plan) -> tuple[Plan, Placed]:
-        """Let every worker read its rows, and standardise them there."""
+    def place(self, plan: Plan, transform: Transform | None = None) -> tuple[Plan, Placed]:
+        """Let every worker read its rows, and transform and standardise them there."""
         engine = opened(plan.engine, plan.device)
-        M = plan.number_of_experts(self.files.n, engine.workers)
-        raw, schema = self._read(engine, M, plan.seed)
+        M = plan.number_of_experts(self.n, engine.workers)
+        stretches, columns = self._stretches(engine, M)
+        raw, schema = self._read(stretches, columns, plan.seed), Schema.of(columns)
         plan = replace(plan, schema=schema).settled({})  # now that the columns are known
-        scaling = parquet.scaling_of(raw, plan.normalize, schema.n_features, schema.blocks)
+        if transform is not None:
+            raw = raw.derive(_transformed, transform)
+        linear, d = plan.mean == "linear", schema.n_features
+        scaling = parquet.scaling_of(raw, plan.normalize, d, schema.blocks, linear)
+        scaling = replace(scaling, latitudes=plan.latitudes)
         shards = parquet.standardise(raw, scaling, plan.like)
-        return plan, Placed(engine, shards, schema, (scaling,), (None,))
+        noise = parquet.mean_noise(raw) if "noise_variance" in self.given else None
+        return plan, Placed(engine, shards, schema, (scaling,), (transform,), row_noise=noise)
 
-    def _read(self, engine: Engine, n_experts: int, seed: int) -> tuple[Placement[Shard], Schema]:
-        stretches, columns = parquet.place(
-            engine, self.files, n_experts, self.target, **self.columns
-        )
-        return parquet.read(stretches, columns, self.missing, seed), Schema.of(columns)
+    def _stretches(
+        self, engine: Engine, n_experts: int
+    ) -> tuple[Placement[parquet.Stretch], Columns]:
+        return parquet.place(engine, self.files, n_experts, self.target, **self.columns)
+
+    def _read(
+        self, stretches: Placement[parquet.Stretch], columns: Columns, seed: int
+    ) -> Placement[Shard]:
+        return parquet.read(stretches, columns, self.missing, seed, self.given, self.left_out)
+
+
+def _rows_from(batch: Shard, number: int) -> Shard:
+    """The rows of a batch that have this number or a higher one."""
+    rows = batch.flatten().without_padding()
+    return rows.take(rows.rows >= number)
+
+
+def _transformed(batch: Shard, transform: Transform) -> Shard:
+    """Transform the targets of rows where they are; those of padding stay 0."""
+    real = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+    y, z = batch.y[real].cpu().numpy(), torch.zeros_like(batch.y)
+    transform.check(y)
+    z[real] = torch.as_tensor(transform.forward(y)).to(z)
+    return replace(batch, y=z)
 
 
 def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, ...]]:
@@ -152,6 +211,7 @@ def place(plan: Plan, rows: Rows, transforms: Sequence[Transform | None] = ()) -
         Scaling.of(X, y, plan.normalize, plan.mean == "linear", rows.weight, rows.schema.blocks)
         for y in targets.T
     )
+    scalings = tuple(replace(scaling, latitudes=plan.latitudes) for scaling in scalings)
     engine = opened(plan.engine, plan.device)
     M = plan.number_of_experts(len(rows), engine.workers)
     pairs = zip(scalings, targets.T, strict=True)
@@ -191,8 +251,16 @@ def fit(plan: Plan, placed: Placed) -> Model[TargetModel]:
     -------
     Model
     """
-    targets = tuple(fit_target(plan, placed, place_) for place_ in range(len(placed.scalings)))
-    return Model(targets, placed.one_target, placed.schema, plan.seed)
+    targets: list[TargetModel] = []
+
+    def found(told: Mapping[str, Any]) -> tuple[Parameters, ...]:
+        last = (told["theta"],) if "theta" in told else ()
+        return (*(target.parameters for target in targets), *last)
+
+    with telling("found", found):
+        for column in range(len(placed.scalings)):
+            targets.append(fit_target(plan, placed, column))  # noqa: PERF401  # `found` sees each
+    return Model(tuple(targets), placed.one_target, placed.schema, plan.seed)
 
 
 def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
@@ -203,10 +271,14 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
         row_noise = row_noise / scaling.y_scale**2
     theta, learning = starting_point(plan, scaling, column, row_noise is not None)
     result = None if learning is None else learning.on(plan.kind, shards)
-    ensemble = condition(plan, shards, scaling, theta if result is None else result.parameters)
-    method = plan.aggregation or default_aggregator(ensemble)
+    theta = theta if result is None else result.parameters
+    with telling("theta", lambda _: theta):
+        doing("conditioning on all rows")
+        ensemble = condition(plan, shards, scaling, theta)
+        method = plan.aggregation or default_aggregator(ensemble)
+        doing(f"combining the experts by {method.name}")
+        combined = method.with_progress(plan.verbose).combine(ensemble)
     likelihood, transform = Gaussian(ensemble.noise(), row_noise), placed.transforms[column]
-    combined = method.with_progress(plan.verbose).combine(ensemble)
     return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)
 
 
@@ -227,7 +299,7 @@ def starting_point(
     chosen ended, which has seen nearly as much; or else at what the kernel says, or at shorter
     lengthscales.
     """
-    initial = plan.initial(scaling.x_scale, factor)
+    initial = plan.initial(scaling, factor)
     start, search, learnt = initial.parameters, initial.named, False
     if plan.found:
         found = plan.found[min(column, len(plan.found) - 1)]
@@ -269,10 +341,11 @@ def _priors(plan: Plan, initial: Initial) -> Mapping[str, Prior]:
 
 
 def update(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetModel]:
-    """Add rows to a model as one new expert; scaling, transform and θ stay.
+    """Add rows to the last expert of a model until it is full, and then to new ones.
 
-    Where each expert has hyperparameters of its own, the new one learns its own. The weights of the
-    aggregator are computed anew. Experts on a cluster are brought into this process first.
+    Scaling, transform and θ stay; where each expert has hyperparameters of its own, a new one learns its
+    own. The weights of the aggregator are computed anew. Experts on a cluster are brought into this
+    process first.
     """
     for target, y in zip(model.targets, rows.targets.T, strict=True):
         if target.transform is not None:
@@ -284,10 +357,19 @@ def update(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetMod
 
 
 def _updated(plan: Plan, target: TargetModel, rows: Rows) -> TargetModel:
-    """One target's model with one more expert."""
-    shard = _new_shard(target, rows)
-    posterior = _new_expert(plan, target, shard)
-    return recombined(plan, target, target.ensemble.extended(posterior))
+    """One target's model with more rows."""
+    shard, ensemble = new_shard(target, rows), target.ensemble
+    counts = ensemble.row_counts()
+    full = plan.full_shard(round(float(counts.max())))
+    room = max(0, full - round(float(counts[-1])))
+    if room:
+        try:
+            ensemble = ensemble.filled(shard.take(slice(room)))
+        except MemoryError:  # one exact GP of all rows, which fits no longer
+            room = 0
+    for some in shard.take(slice(room, None)).chunks(full):
+        ensemble = ensemble.extended(_new_expert(plan, target, some))
+    return recombined(plan, target, ensemble)
 
 
 def recombined(plan: Plan, target: TargetModel, ensemble: Ensemble) -> TargetModel:
@@ -312,7 +394,7 @@ def without_experts(
     return replace(model, targets=tuple(left))
 
 
-def _new_shard(target: TargetModel, rows: Rows) -> Shard:
+def new_shard(target: TargetModel, rows: Rows) -> Shard:
     """New rows in the units of a fitted model."""
     like, seen = target.parameters.noise, target.ensemble.row_count()
     z = rows.y if target.transform is None else target.transform.forward(rows.y)
@@ -325,19 +407,18 @@ def _new_shard(target: TargetModel, rows: Rows) -> Shard:
 
 
 def _new_expert(plan: Plan, target: TargetModel, shard: Shard) -> Posterior:
-    """Condition one more expert on new rows, with the others' θ or, where each has its own, its own."""
+    """Condition one more expert on new rows, with the others' θ or, where each has its own, its own.
+
+    Where it has too few rows to learn from, its θ is that of the last expert.
+    """
     expert, theta = target.ensemble.expert, target.parameters
     if not theta.batch and not theta.inducing_batch:
         return expert.condition(theta, stack([shard]))
-    own = theta[0]
+    own = theta[-1]
     m = None if own.inducing is None else len(own.inducing)
-    if m is not None and shard.n < m:
-        raise ValueError(
-            f"a new expert with its own {m} inducing inputs needs as many rows at least, got {shard.n}"
-        )
     factor = target.likelihood.row_noise is not None
     _, learning = starting_point(replace(plan, found=()), target.scaling, 0, factor)
-    if learning is not None:
+    if learning is not None and shard.n >= max(LEAST_LEARNT, m or 0):
         learning = replace(learning, inducing="auto" if m is None else m)
         own = learning.on(expert, sample.placed([shard])).parameters[0]
     return expert.condition(own.unsqueezed(), stack([shard]))
@@ -458,6 +539,18 @@ def with_interval(
         lower, upper = target.quantiles(z, variance, levels, None, latent).T
         parts.append((*target.of_target(z, variance), lower, upper))
     return model.columns(parts)
+
+
+def parts(model: Model[TargetModel], X: np.ndarray) -> list[list[np.ndarray]]:
+    """The level that f is counted from, and the summands of f, each with mean and variance.
+
+    They are in the targets' units; the level is the target's mean or linear trend, with variance 0.
+    """
+    at, found = points(model, X, latent=True), []
+    for target in model.targets:
+        level = np.broadcast_to(target.scaling.trend(X), (len(X),))
+        found.append([(level, np.zeros(len(X))), *target.parts(at)])
+    return [model.columns(one) for one in zip(*found, strict=True)]
 
 
 def draw(

@@ -7,6 +7,8 @@ nothing knows names or the estimator, only the `Plan`. What "auto" leaves open i
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
@@ -37,7 +39,7 @@ from distgp.diagnostics.calibration import KINDS as CALIBRATIONS
 from distgp.engines import ENGINES, Engine
 from distgp.experts import EXPERTS, Expert, Parameters
 from distgp.experts.base import Inducing
-from distgp.kernels import KERNELS, Expression, InputLayout, Kernel, parse
+from distgp.kernels import KERNELS, Expression, InputLayout, Kernel, latitudes, parse
 from distgp.likelihoods.transforms import TRANSFORMS
 from distgp.training import ALGORITHMS, Algorithm, Prior
 from distgp.training.learning import Initial
@@ -49,6 +51,8 @@ EXACT_ROWS = 20_000
 two-level weigh too much."""
 OWN_SHARD = 1_000
 """Rows per expert that learns hyperparameters of its own."""
+TIME_LIMIT = 180.0
+"""Seconds that a fit is planned for where the user says nothing."""
 POLISHING = 0.6
 """The share of the time limit in which a θ found by nearest rows may be polished."""
 LEAST_CALIBRATED = 50
@@ -192,14 +196,21 @@ class Plan:
         given = self.n_inducing
         return scaling.inputs(given, self.like) if isinstance(given, np.ndarray) else given
 
-    def initial(self, scale: Collection[float] = (), factor: bool = False) -> Initial:
-        """Kernel and noise that training starts from, with inputs divided by these scales.
+    def initial(self, scaling: Scaling | None = None, factor: bool = False) -> Initial:
+        """Kernel and noise that training starts from, with inputs standardised by this scaling.
 
         With `factor` rows have noise variances of their own, and the noise is a factor of them.
         """
         assert self.kernel is not None and self.schema is not None
-        noise, layout = 1.0 if factor else self.noise, layout_of(self.schema, scale)
+        noise, layout = 1.0 if factor else self.noise, layout_of(self.schema, scaling)
         return Initial.of(self.kernel, noise, layout, self.like, self.kernel_units)
+
+    @property
+    def latitudes(self) -> tuple[int, ...]:
+        """The places of columns that the kernel takes as latitudes."""
+        if self.kernel is None or self.schema is None:
+            return ()
+        return latitudes(self.initial().parameters.kernel, self.schema.n_features)
 
     def number_of_experts(self, n: int, workers: int) -> int:
         """The number of experts for n rows, as given or by the rule of the kind of expert."""
@@ -209,9 +220,27 @@ class Plan:
             return self.n_experts
         if self.algorithm is not None and not self.algorithm.agrees:
             return max(min(2, n), -(-n // OWN_SHARD))
+        return self.kind.number_of_experts(n, self._inputs_as_given(), workers)
+
+    def full_shard(self, largest: int) -> int:
+        """The number of rows at which an expert of a model is full, so that new rows make another.
+
+        One expert, where one was asked for, is never full. Where another number was, an expert is full
+        with as many rows as the largest has. Where it is left to us, the rule of the kind of expert says
+        what is full, if no expert has more rows than that.
+        """
+        if self.n_experts == 1:
+            return sys.maxsize
+        if not isinstance(self.n_experts, str):
+            return largest
+        if self.algorithm is not None and not self.algorithm.agrees:
+            return max(largest, OWN_SHARD)
+        return max(largest, self.kind.full_shard(self._inputs_as_given()))
+
+    def _inputs_as_given(self) -> Inducing:
+        """The number of inducing inputs, "auto", or the inputs themselves, as they were given."""
         given = self.n_inducing
-        m = torch.as_tensor(given) if isinstance(given, np.ndarray) else given
-        return self.kind.number_of_experts(n, m, workers)
+        return torch.as_tensor(given) if isinstance(given, np.ndarray) else given
 
 
 def resolve(parameters: Mapping[str, Any], schema: Schema | None, n: int) -> Plan:
@@ -428,28 +457,21 @@ def _check_names(plan: Plan) -> None:
         start.paths(name)
 
 
-def layout_of(schema: Schema, scale: Collection[float] = ()) -> InputLayout:
-    """Describe the columns to kernels that name them or have units."""
-    scales, columns = tuple(float(value) for value in scale), schema.columns
+def layout_of(schema: Schema, scaling: Scaling | None = None) -> InputLayout:
+    """Describe the columns, standardised or as they are, to kernels that name them or have units."""
+    scaling, columns = scaling or Scaling.identity(schema.n_features), schema.columns
+    scales = tuple(map(float, scaling.x_scale))
+    standard = tuple(zip(map(float, scaling.x_mean), scales, strict=True))
     if columns is None:
-        return InputLayout.of_array(schema.n_features, scales)
+        return InputLayout.of_array(schema.n_features, scales, standard)
     groups = columns.groups if columns.blocks else None
-    return InputLayout(tuple(columns.features), columns.places, columns.days, groups, scales)
+    places = (tuple(columns.features), columns.places, columns.days)
+    return InputLayout(*places, groups, scales, standard)
 
 
 def check_rows(plan: Plan, rows: Rows) -> None:
     """Refuse what was given for each row where the parameters leave no use for it."""
-    if rows.time is not None and plan.validation != "last":
-        raise ValueError(
-            "time= says which rows are held out where validation='last', but validation is "
-            f"{plan.validation!r}"
-        )
-    if rows.groups is not None and plan.validation != "groups" and plan.calibrate != "mondrian":
-        raise ValueError(
-            "groups= says which rows are held out where validation='groups', or calibrated together "
-            f"where calibrate='mondrian', but validation is {plan.validation!r} and calibrate is "
-            f"{plan.calibrate!r}"
-        )
+    _check_uses(plan, rows.time is not None, rows.groups is not None)
     refuse_transformed_noise(rows.noise is not None and plan.target_transform is not None)
     labelled = isinstance(plan.partition, np.ndarray)
     if labelled and rows.weight is not None and not (rows.weight > 0).all():
@@ -457,18 +479,36 @@ def check_rows(plan: Plan, rows: Rows) -> None:
             "sample_weight has zeros and partition one label per row: leave those rows out of X, y "
             "and partition"
         )
-    if plan.calibrate is None:
-        return
-    if labelled:
+    if plan.calibrate is not None and labelled:
         raise ValueError(
             "calibrate holds out rows, and partition has one label per row: name a partition"
         )
-    if plan.calibrate == "mondrian" and rows.groups is None:
+    _check_calibrated(plan, rows.groups is not None, len(rows))
+
+
+def _check_calibrated(plan: Plan, groups: bool, n: int) -> None:
+    """Refuse to calibrate where groups are lacking, or rows to hold out."""
+    if plan.calibrate == "mondrian" and not groups:
         raise ValueError("calibrate='mondrian' needs the group of each row: fit(X, y, groups=…)")
-    if len(rows) < LEAST_CALIBRATED:
+    if plan.calibrate is not None and n < LEAST_CALIBRATED:
         raise ValueError(
-            f"calibrate needs {LEAST_CALIBRATED} rows at least to hold some out, got {len(rows)}: "
+            f"calibrate needs {LEAST_CALIBRATED} rows at least to hold some out, got {n}: "
             "leave it at None"
+        )
+
+
+def _check_uses(plan: Plan, time: bool, groups: bool) -> None:
+    """Refuse times or groups of rows where the parameters leave no use for them."""
+    if time and plan.validation != "last":
+        raise ValueError(
+            "time= says which rows are held out where validation='last', but validation is "
+            f"{plan.validation!r}"
+        )
+    if groups and plan.validation != "groups" and plan.calibrate != "mondrian":
+        raise ValueError(
+            "groups= says which rows are held out where validation='groups', or calibrated together "
+            f"where calibrate='mondrian', but validation is {plan.validation!r} and calibrate is "
+            f"{plan.calibrate!r}"
         )
 
 
@@ -481,23 +521,34 @@ def refuse_transformed_noise(both: bool) -> None:
         )
 
 
-def check_files(plan: Plan) -> None:
-    """Refuse what needs the rows in this process, where workers are to read them from files."""
+def check_files(plan: Plan, given: Collection[str]) -> None:
+    """Refuse what needs the rows in this process, where workers are to read them from files.
+
+    `given` are the names of what is given for each row.
+    """
+    _check_uses(plan, "time" in given, "groups" in given)
+    refuse_transformed_noise("noise_variance" in given and plan.target_transform is not None)
     if not isinstance(plan.partition, RandomPartition):
         raise ValueError(
             "workers divide the rows that they read at random: leave partition at 'random'"
         )
     if plan.n_experts == "cv":
         raise ValueError("n_experts='cv' needs the rows in this process: give a number, or 'auto'")
-    if plan.mean == "linear":
-        raise ValueError("mean='linear' needs the rows in this process: call fit instead")
-    if plan.validation == "groups" and plan.measures:
+    if plan.validation == "groups" and plan.measures and "groups" not in given:
         raise ValueError(
-            "validation='groups' needs the groups of the rows in this process: call fit instead"
+            "validation='groups' needs the groups: give groups=…, the name of a column of the files"
         )
-    for name in ("target_transform", "calibrate"):
-        if getattr(plan, name) is not None:
-            raise ValueError(f"{name} needs the rows in this process: call fit instead")
+    _check_calibrated(plan, "groups" in given, plan.n)
+    if plan.calibrate == "conformal" and plan.validation == "groups":
+        raise ValueError(
+            "calibrate='conformal' with validation='groups' holds out whole groups, which needs the rows "
+            "in this process: give calibrate='mondrian', or call fit"
+        )
+    if plan.calibrate == "conformal" and "time" in given:
+        raise ValueError(
+            "calibrate='conformal' with validation='last' holds out the last rows of the files: put the "
+            "rows into the order of time and leave time= out, or call fit"
+        )
 
 
 def tensor_like(device: object, dtype: torch.dtype) -> Tensor:
@@ -537,7 +588,9 @@ def _a_kernel(name: str, value: object) -> object:
 def _inducing_inputs(name: str, value: object) -> object:
     """Expect a number of inducing inputs, "auto", or the inputs themselves."""
     if np.ndim(cast(Any, value)):
-        return np.asarray(value, dtype=np.float64)
+        return np.array(
+            value, dtype=np.float64
+        )  # a copy: PyTorch warns of arrays that are read only
     # 0: nearest experts without a global part
     return 0 if is_integer(value) and value == 0 else a_count("auto")(name, value)
 
@@ -580,6 +633,12 @@ def _priors(name: str, value: object) -> Mapping[str, Prior]:
     return priors
 
 
+def _seconds(name: str, value: object) -> object:
+    """Expect a positive number of seconds; None stands for infinity."""
+    check = a_positive_number("a positive number of seconds", None, most=math.inf)
+    return math.inf if value is None else check(name, value)
+
+
 RESOLVERS: dict[str, Resolver] = {
     "expert": a_name(EXPERTS, Expert, "auto"),
     "n_experts": a_count("auto", "cv"),
@@ -600,7 +659,7 @@ RESOLVERS: dict[str, Resolver] = {
     "fixed": some_names,
     "warm_start": one_of(True, False),
     "validation": one_of(*VALIDATIONS),
-    "time_limit": a_positive_number("a positive number of seconds"),
+    "time_limit": _seconds,
     "target_transform": one_of(None, *TRANSFORMS),
     "calibrate": one_of(None, *CALIBRATIONS),
     "missing": one_of(*CHOICES["missing"]),

@@ -5,22 +5,20 @@ A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
-from distgp._util.checks import a_count, a_probability, a_seed, is_auto
-from distgp._util.threads import gradients
+from distgp._util.checks import a_count, a_probability, a_seed, is_auto, silenced
+from distgp._util.progress import Progress
 from distgp.aggregation import Aggregator
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns, check_choices
@@ -36,7 +34,8 @@ from distgp.data.rows import (
     observed_targets,
 )
 from distgp.diagnostics import findings
-from distgp.diagnostics.novelty import novelty
+from distgp.diagnostics.importance import Importance, importance
+from distgp.diagnostics.novelty import NoveltyWarning, novelty
 from distgp.engines import Engine
 from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
@@ -91,11 +90,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         The units of the kernel's lengthscales and periods. "auto": those of the data in a text, and
         standard deviations of the columns in an object.
     noise : float, default=0.1
-        The noise variance that training starts from. Where `fit` gets noise variances of the rows, the
-        noise is a factor of these and starts at 1 instead.
+        The noise variance, or nugget, that training starts from. Where `fit` gets noise variances of the
+        rows, the noise is a factor of these and starts at 1 instead.
     mean : {"constant", "linear"}, default="constant"
         What the GP's deviations are counted from: the target's mean, or a linear trend, fitted by least
-        squares before anything else. It needs `normalize`.
+        squares before anything else (regression kriging). It needs `normalize`.
     partition : str, Partition or array-like of shape (n,), default="random"
         How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
     training : str, Algorithm or None, default="auto"
@@ -120,19 +119,22 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
     warm_start : bool, default=False
-        Whether another call of `fit` starts training from the hyperparameters found by the last.
+        Whether another call of `fit` starts training from the hyperparameters found by the last, and
+        keeps its choice while all that it set is "auto". After an interrupt it goes on from the choice
+        and the hyperparameters that were reached; what was fitted before stays until then.
     validation : {"random", "last", "groups"}, default="random"
         How "auto" holds out rows: at random, those with the same inputs together, for predictions between
         the rows; the last third, in the order of the rows or of `time` in `fit`, where equal times are not
         parted, for predictions beyond them; or whole groups.
-    time_limit : float, default=180
-        Seconds that "auto" plans a fit for. It is a plan and not an alarm: work is chosen that an estimate
-        says will fit, and nothing is cut off.
-    target_transform : {"log", "yeo-johnson"} or None, default=None
+    time_limit : float or None, default=180
+        Seconds that "auto" plans a fit for; None or infinity for any. It is a plan and not an alarm: work
+        is chosen that an estimate says will fit, and nothing is cut off. Up to 1,500 rows it changes
+        nothing: the exact GP of all rows is measured there whatever it takes, which is seconds.
+    target_transform : "log", "yeo-johnson" or None, default=None
         What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
         the power found by maximum likelihood. Predictions are of the target itself: quantiles are mapped
         back exactly, and means are means of the target.
-    calibrate : {"conformal", "mondrian"} or None, default=None
+    calibrate : "conformal", "mondrian" or None, default=None
         Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
         how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
         for each of the `groups` given in `fit`. Intervals then hold on average, if rows are exchangeable.
@@ -140,9 +142,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     missing : {"refuse", "drop", "impute"}, default="refuse"
         Missing values of tables: an error, rows left out (and predicted as NaN), or the mean of the
         training rows in their place; for text, the share of each text.
-    unknown : {"refuse", "new"}, default="refuse"
-        Texts that were not there in fitting: an error, or a new text, as unlike each of the known as they
-        are unlike each other.
+    unknown : {"new", "refuse"}, default="new"
+        Texts that were not there in fitting: taken, with a warning that counts them, as a new text, as
+        unlike each of the known as they are unlike each other; or an error.
     dates : {"refuse", "expand"}, default="refuse"
         Columns of dates in tables: an error, or days since 1970 and phases of year, week and day.
     categorical : sequence of str, default=()
@@ -160,7 +162,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     random_state : int, RandomState or None, default=0
         The seed of everything random.
     verbose : bool, default=False
-        Whether to show progress.
+        Whether to show progress, on standard error: what is done, and how much of it is left. It is of
+        predictions too, where they take more than a second.
 
     Attributes
     ----------
@@ -224,11 +227,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         fixed: Sequence[str] = (),
         warm_start: bool = False,
         validation: str = "random",
-        time_limit: float = 180.0,
+        time_limit: float | None = 180.0,
         target_transform: str | None = None,
         calibrate: str | None = None,
         missing: str = "refuse",
-        unknown: str = "refuse",
+        unknown: str = "new",
         dates: str = "refuse",
         categorical: Sequence[str] = (),
         engine: str | Engine = "local",
@@ -347,7 +350,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         counted = rows.with_weight()
         if len(counted) < len(rows):
             plan = plan.settled({}, len(counted))
-        return self._keep(plan, choose_and_fit(plan, counted))
+        with Progress(f"fitting {len(counted):,} rows", show=plan.verbose):
+            fitted = choose_and_fit(plan, counted)
+        return self._keep(plan, fitted)
 
     def fit_parquet(
         self,
@@ -358,12 +363,19 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         categorical: Sequence[str] = (),
         dates: str = "refuse",
         missing: str = "refuse",
+        *,
+        sample_weight: str | None = None,
+        noise_variance: str | None = None,
+        time: str | None = None,
+        groups: str | None = None,
     ) -> DistributedGPRegressor:
         """Fit rows that the engine's workers read by themselves; this process never holds them.
 
         Each worker has consecutive rows, dealt out to its experts at random. Text becomes one column
         of 0 and 1 per value. Where the choice is left to us, it is made on a sample of 20,000 rows, in
-        this process; the files are then read twice.
+        this process; the files are then read twice. A target_transform is learnt from that sample too,
+        and a linear mean from all rows. `calibrate` holds out a fifth of the sample, or with
+        validation="last" as many of the last rows of the files, and the model is fitted to all others.
 
         Parameters
         ----------
@@ -381,6 +393,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             Whether to make days and phases of year, week and day of dates.
         missing : {"refuse", "drop"}, default="refuse"
             What to do with rows that have missing values.
+        sample_weight, noise_variance : str, optional
+            The columns of what `fit` takes for each row under these names. They are no inputs, unless
+            `features` names them.
+        time, groups : str, optional
+            The columns of what `fit` takes under these names, which stay inputs unless `drop` names them.
+            By default rows are in the order of time.
 
         Returns
         -------
@@ -389,12 +407,20 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         columns = {"features": features, "drop": drop, "categorical": categorical, "dates": dates}
         check_choices(missing=missing, dates=dates)
+        numbers = {"sample_weight": sample_weight, "noise_variance": noise_variance}
+        given = numbers | {"time": time, "groups": groups}
+        given = {kind: name for kind, name in given.items() if name is not None}
+        if features is None and not isinstance(drop, str):
+            columns["drop"] = [*drop, *(name for name in numbers.values() if name is not None)]
         with self._changing():
             files = ParquetRows.open(str(path))
+            files.check_names(given)
             plan = self._plan(None, files.n)
-            check_files(plan)
-            rows = pipeline.FileRows(files, target, columns, missing)
-            self._keep(plan, fit_files(plan, rows))
+            check_files(plan, given)
+            rows = pipeline.FileRows(files, target, columns, missing, given)
+            with Progress(f"fitting {files.n:,} rows", show=plan.verbose):
+                fitted = fit_files(plan, rows)
+            self._keep(plan, fitted)
             self._set_features(self.model_.schema)
             return self
 
@@ -406,12 +432,19 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         *,
         noise_variance: ArrayLike | None = None,
     ) -> DistributedGPRegressor:
-        """Add rows as one new expert; the first call fits.
+        """Add rows to the last expert until it is full, and then as new experts; the first call fits.
 
-        Scaling, transform, hyperparameters and inducing inputs stay; with independent training the new
-        expert learns its own. The weights of the aggregator are computed anew. Experts on a cluster are
-        brought into this process first, as by `gather`. Calibration stays that of `fit`, and its
-        guarantee is that of the rows seen there.
+        One expert is never full where n_experts is 1, while memory suffices. Where n_experts is another
+        number, an expert is full with as many rows as the largest has; where it is "auto", with 1,000
+        rows for exact experts and experts with hyperparameters of their own, with 32 rows per inducing
+        input for sparse ones, and never for nearest ones. So it does not matter whether rows come in one
+        call or in many.
+
+        Scaling, transform, hyperparameters and inducing inputs stay; with independent training a new
+        expert that begins with 50 rows or more learns its own, and one of fewer has those of the last.
+        The weights of the aggregator are computed anew. Experts on a cluster are brought into this
+        process first, as by `gather`. Calibration stays that of `fit`, and its guarantee is that of the
+        rows seen there; `choice_` tells how many rows were added to those that it was measured on.
 
         Parameters
         ----------
@@ -433,13 +466,16 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
                 raise ValueError(f"expected {expected} target columns as in fit, got {came}")
             self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
             self._combinations = {}
+            if self.choice_ is not None:
+                self.choice_ = replace(self.choice_, added=self.choice_.added + len(rows))
         return self
 
     def drop_experts(self, which: int | Sequence[int]) -> DistributedGPRegressor:
         """Forget the rows of some experts; the others are combined anew.
 
-        With `partial_fit`, which adds the newest rows as the last expert, this makes a window that
-        moves over a stream: ``gp.drop_experts(0)`` forgets the oldest. Experts on a cluster are brought
+        With `partial_fit`, which adds the newest rows to the last expert or after it, this makes a window
+        that moves over a stream: ``gp.drop_experts(0)`` forgets the oldest. Give `n_experts` for it, so
+        that an expert is full with as many rows as those of `fit` have. Experts on a cluster are brought
         into this process first, as by `gather`.
 
         Parameters
@@ -516,7 +552,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
         model = self._model(aggregation)
-        mean, *more = pipeline.predict(model, points, what, latent=latent, noise=noise)
+        with self._predicting(points):
+            mean, *more = pipeline.predict(model, points, what, latent=latent, noise=noise)
         if return_cov:
             covariance = _blanked(more[0].swapaxes(0, 1), keep).swapaxes(0, 1)
             return _blanked(mean, keep), _blanked(covariance, keep)
@@ -586,7 +623,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             Points.
         q : float or array-like of shape (Q,)
             Probabilities between 0 and 1.
-        latent, noise_variance, groups, aggregation
+        latent : bool, default=False
+            Whether to give those of the function f.
+        noise_variance, groups, aggregation : optional
             As for `predict_interval`.
 
         Returns
@@ -601,7 +640,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
         model = self._model_of_intervals(aggregation, latent)
-        out = pipeline.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
+        with self._predicting(points):
+            out = pipeline.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
         out = _blanked(out, keep)
         return out if np.ndim(q) else out[..., 0]
 
@@ -617,7 +657,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
         Parameters
         ----------
-        X, coverage, latent, aggregation
+        X : array-like or table of shape (N, d)
+            Points.
+        coverage : float, default=0.9
+            The probability of the interval.
+        latent : bool, default=False
+            Whether to give those of the function f.
+        aggregation : str or Aggregator, optional
             As for `predict_interval`.
 
         Returns
@@ -625,12 +671,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         mean, std, lower, upper : ndarray of shape (N,) or (N, targets)
         """
         points, keep = self._points(X)
-        mean, variance, lower, upper = pipeline.with_interval(
-            self._model_of_intervals(aggregation, latent),
-            points,
-            _central(coverage),
-            latent=latent,
-        )
+        model, levels = self._model_of_intervals(aggregation, latent), _central(coverage)
+        with self._predicting(points):
+            mean, variance, lower, upper = pipeline.with_interval(
+                model, points, levels, latent=latent
+            )
         values = (mean, np.sqrt(variance), lower, upper)
         mean, std, lower, upper = (_blanked(value, keep) for value in values)
         return mean, std, lower, upper
@@ -679,6 +724,52 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """
         return r2_of(self.predict(X), y, sample_weight)
 
+    def importance(
+        self,
+        X: Inputs,
+        y: ArrayLike,
+        n_repeats: int = 5,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> Importance:
+        """Measure how much predictions need each column: the fall of R² when its values are shuffled.
+
+        It is scikit-learn's `permutation_importance`, of the columns of the table, at the price of a few
+        large predictions. Give rows that the model was not fitted to. Of two columns that say the same,
+        either may seem of no use.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+        y : array-like of shape (N,) or (N, targets)
+            What was observed there.
+        n_repeats : int, default=5
+            The number of shuffles of each column.
+        random_state : int, RandomState or None, default=0
+            The seed of the shuffles.
+
+        Returns
+        -------
+        Importance
+            To be printed, or `mean`, `std` and `falls` by column.
+        """
+        a_count()("n_repeats", n_repeats)
+        rows, keep = self._encoded(X)
+        model, schema = self.model_, self.model_.schema
+        each = () if model.one_target else (len(model.targets),)
+        targets = observed_targets(y, (len(rows), *each))
+        if keep is not None:
+            rows, targets = rows[keep], targets[keep]
+
+        def score(stacked: np.ndarray, count: int) -> np.ndarray:
+            with unnamed_columns(), silenced(NoveltyWarning):
+                mean = self.predict(stacked)
+            return np.array([r2_of(one, targets, None) for one in np.split(mean, count)])
+
+        names = schema.given or tuple(f"x{j}" for j in range(schema.n_features))
+        columns = dict(zip(names, schema.places, strict=True))
+        return importance(score, rows, columns, n_repeats, check_random_state(random_state))
+
     def sample_y(
         self,
         X: Inputs,
@@ -710,6 +801,42 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         points, keep = self._points(X)
         seed = a_seed("random_state", random_state)
         return _blanked(pipeline.draw(self.model_, points, n_samples, seed, latent), keep)
+
+    def decompose(self, X: Inputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """The parts that f is the sum of, one for each part of the kernel, with their uncertainty.
+
+        Of a sum of kernels, such as "periodic(24) + linear", each makes a function of its own; what the
+        rows say of one depends on the others, so that the variances do not add up. It is known for
+        models of one exact expert and of sparse experts that are pooled.
+
+        Parameters
+        ----------
+        X : array-like or table of shape (N, d)
+            Points.
+
+        Returns
+        -------
+        dict of str to (mean, std), ndarrays of shape (N,) or (N, targets)
+            First the "level", which is the target's mean or linear trend, with standard deviation 0; then
+            the parts, by their names in `summary`. The means add up to that of f, `predict(X)`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import distgp
+        >>> X = np.arange(100.0)[:, None]
+        >>> y = np.sin(X[:, 0] * np.pi / 12) + 0.01 * X[:, 0]
+        >>> gp = distgp.DistributedGPRegressor("exact", kernel="periodic(24) + linear").fit(X, y)
+        >>> list(gp.decompose(X))
+        ['level', 'Periodic', 'Linear']
+        """
+        points, keep = self._points(X)
+        found, names = pipeline.parts(self.model_, points), ["level"]
+        for name in self.summary().targets[0].kernel:
+            again = sum(other.partition(" #")[0] == name for other in names)
+            names.append(f"{name} #{again + 1}" if again else name)
+        values = ((_blanked(m.copy(), keep), _blanked(np.sqrt(v), keep)) for m, v in found)
+        return dict(zip(names, values, strict=True))
 
     def novelty(self, X: Inputs) -> np.ndarray:
         """Tell how unlike the training rows each row is; above 1, more so than 99 % of those are.
@@ -833,11 +960,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return labels
 
     def _set_features(self, schema: Schema) -> None:
-        """Set the attributes by which scikit-learn checks the columns of later rows."""
-        self.n_features_in_ = schema.n_features
+        """Set the attributes that scikit-learn gives the columns of the rows, as their user knows them."""
+        self.n_features_in_ = len(schema.places)
         vars(self).pop("feature_names_in_", None)
-        if schema.names is not None:
-            self.feature_names_in_ = np.array(schema.names, dtype=object)
+        if schema.given is not None:
+            self.feature_names_in_ = np.array(schema.given, dtype=object)
 
     def _plan(self, schema: Schema | None, n: int, keep: np.ndarray | None = None) -> Plan:
         """The plan of a fit, which with `warm_start` goes on from the last."""
@@ -845,28 +972,44 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         if keep is not None and not isinstance(self.partition, str | Partition):
             given["partition"] = kept(self.partition, keep, "partition")
         plan = resolve(given, schema, n)
+        if not self.warm_start:
+            vars(self).pop("_reached", None)
+        last = self._last()
         if self._choice_holds():
-            plan = plan.settled(self.settled_)
-        if self.warm_start and hasattr(self, "model_"):
-            plan = plan.starting_from(target.parameters for target in self.model_.targets)
-        return plan
+            plan = plan.settled(last["settled"])
+        return plan.starting_from(last["found"]) if last.get("found") else plan
+
+    def _last(self) -> dict[str, Any]:
+        """Return what `warm_start` goes on from: the last fit, or where one was interrupted."""
+        last: dict[str, Any] = {}
+        if not self.warm_start:
+            return last
+        if hasattr(self, "model_"):
+            last["found"] = tuple(target.parameters for target in self.model_.targets)
+            last |= {name: getattr(self, f"{name}_", None) for name in ("choice", "settled")}
+        return last | getattr(self, "_reached", {})
 
     def _choice_holds(self) -> bool:
         """Whether an earlier choice still holds: with `warm_start`, while all that it set is "auto"."""
-        settled = getattr(self, "settled_", {})
-        return bool(self.warm_start and settled) and all(is_auto(getattr(self, k)) for k in settled)
+        settled = self._last().get("settled") or {}
+        return bool(settled) and all(is_auto(getattr(self, name)) for name in settled)
 
     def _plan_of_update(self) -> Plan:
         """The plan of a change to the fitted model: its experts, and all else as given or chosen."""
         given, ensemble = self.get_params(deep=False), self.model_.targets[0].ensemble
         given |= {name: value for name, value in self.settled_.items() if is_auto(given[name])}
-        given |= {"expert": ensemble.expert, "n_experts": 1, "partition": "random"}
-        return resolve(given, self.model_.schema, ensemble.row_count())
+        M = given["n_experts"]
+        if M == "cv" or not isinstance(given["partition"], str | Partition):
+            M = ensemble.size
+        given |= {"expert": ensemble.expert, "n_experts": M, "partition": "random"}
+        n = max(ensemble.row_count(), 0 if isinstance(M, str) else M)
+        return resolve(given, self.model_.schema, n)
 
     def _keep(self, plan: Plan, fitted: Fitted) -> DistributedGPRegressor:
         """Keep what was fitted, and warn of what is doubtful about it."""
-        if not self._choice_holds():
-            self.choice_, self.settled_ = fitted.choice, fitted.settled
+        last = self._last() if self._choice_holds() else fitted._asdict()
+        self.choice_, self.settled_ = last["choice"], last["settled"]
+        vars(self).pop("_reached", None)
         self.model_, self.engine_ = fitted.model, fitted.engine
         vars(self).pop("cv_results_", None)
         if fitted.cv_results is not None:
@@ -877,30 +1020,6 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         findings.warn_about_fit(targets, plan.bounds, targets[0].ensemble.row_count())
         return self
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Change what is fitted, one thread at a time, with gradients whatever the caller has.
-
-        A change that fails leaves what was fitted before.
-        """
-        attributes = vars(self)
-        # By process: the child of a fork has none of the threads that may hold its parent's.
-        with attributes.setdefault("_lock", {}).setdefault(os.getpid(), RLock()):
-            before = attributes.copy()
-            try:
-                with gradients():
-                    yield
-            except BaseException:
-                for name in attributes.keys() - before.keys():
-                    del attributes[name]
-                attributes.update(before)
-                raise
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, which is of this process."""
-        state: Any = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_lock"}
-
     def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
         values, keep = self._encoded(X)
@@ -909,6 +1028,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         # Rows that are not predicted stand for one that is, or for the mean of the training rows.
         other = values[keep][0] if keep.any() else self.model_.targets[0].scaling.x_mean
         return np.where(keep[:, None], values, other), keep
+
+    def _predicting(self, points: np.ndarray) -> Progress:
+        """Tell that points are predicted, where progress is to be shown and they take long."""
+        return Progress(f"predicting {len(points):,} rows", show=bool(self.verbose))
 
     def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows as the numbers of the fitted model, and which of them are complete; None for all."""

@@ -12,7 +12,7 @@ SAYS = {
     "first_regression": "the loaded model predicts the same: True",
     "compare_aggregators": "two-level predicts",
     "own_kernel_and_priors": "found: ",
-    "larger_than_memory_parquet": "inputs: hour, site=north, site=south",
+    "larger_than_memory_parquet": "inputs: hour, site",
     "ray_cluster": "the same as in one process: True",
     "sparse_grid": "level 5: ",
 }

@@ -19,13 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from distgp.data.scaling import Scaling
 from distgp.kernels import Constant, Kernel, Linear, Periodic, Product, Scale, Stationary, Sum
+from distgp.kernels.stationary import EARTH, Degrees
 
 Shared: TypeAlias = Mapping[str, tuple[int, ...]]
 """The columns that stand for several features with one lengthscale, and the places of these."""
@@ -56,8 +60,20 @@ class Quantity:
 
     def __str__(self) -> str:
         if self.low == self.high:
-            return f"{self.value:.4g}"
-        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+            return plain(self.value)
+        return f"{plain(self.value)} ({plain(self.low)} to {plain(self.high)})"
+
+
+def plain(value: float) -> str:
+    """Write a number as people do: 74,870 instead of 7.487e+04, with four digits that count.
+
+    Examples
+    --------
+    >>> plain(74_871.3), plain(0.12345), plain(3e20)
+    ('74,870', '0.1235', '3e+20')
+    """
+    short = f"{value:.4g}"
+    return f"{float(short):,.0f}" if 1e4 <= abs(value) < 1e12 else short
 
 
 class Part(NamedTuple):
@@ -69,6 +85,12 @@ class Part(NamedTuple):
     def times(self, other: Part) -> Part:
         """Multiply two parts."""
         return Part(self.variance * other.variance, (*self.factors, *other.factors))
+
+    def kernel(self) -> Kernel:
+        """The part as a kernel of its own."""
+        one = len(self.variance) == 1
+        variance = float(self.variance[0]) if one else torch.as_tensor(self.variance)
+        return Scale(reduce(mul, self.factors), variance) if self.factors else Constant(variance)
 
 
 def parts_of(kernel: Kernel) -> list[Part]:
@@ -130,7 +152,8 @@ def _by_column(factor: Kernel, count: int) -> dict[str, np.ndarray]:
     """Return what a factor has along each of its `count` columns, (M, count) or (1, count), by name."""
     found: dict[str, Tensor] = {}
     if isinstance(factor, Stationary):
-        found = {"lengthscale": factor.lengthscale_by_column(count)}
+        name = "lengthscale" if factor.sphere is None else "lengthscale in km"
+        found = {name: factor.lengthscale_by_column(count)}
     elif isinstance(factor, Periodic):
         found = {"period": factor.period, "lengthscale on the circle": factor.lengthscale}
     elif isinstance(factor, Linear):
@@ -225,7 +248,10 @@ def _slopes_and_variance(factor: Kernel, d: int) -> tuple[np.ndarray, np.ndarray
     active, variance = active_columns(factor, d), np.ones(1)
     values = _by_column(factor, len(active))
     if isinstance(factor, Stationary):
-        own = values["lengthscale"] ** -2.0
+        if factor.sphere is None:
+            own = values["lengthscale"] ** -2.0
+        else:
+            own = (km_of_units(factor.sphere) / values["lengthscale in km"]) ** 2
         if factor.shared is not None:  # a text counts as one column, however many texts there are
             own = own / np.bincount(factor.shared)[list(factor.shared)] ** 2
     elif isinstance(factor, Periodic):
@@ -239,6 +265,12 @@ def _slopes_and_variance(factor: Kernel, d: int) -> tuple[np.ndarray, np.ndarray
     for place, column in enumerate(active):
         found[:, column] += own[:, place]
     return found, variance
+
+
+def km_of_units(sphere: Degrees) -> np.ndarray:
+    """Return the km of one unit of standardised longitude, at the mean latitude, and of latitude, (2,)."""
+    (_, east), (latitude, north) = sphere
+    return EARTH * np.radians([east * math.cos(math.radians(latitude)), north])
 
 
 def name_of(part: Part, columns: Sequence[str], shared: Shared) -> str:
@@ -271,7 +303,7 @@ def cell(quantities: Sequence[Quantity]) -> str:
     texts = dict.fromkeys(map(str, quantities))
     if len(texts) < 2:
         return "".join(texts)
-    return f"{min(q.low for q in quantities):.4g} to {max(q.high for q in quantities):.4g}"
+    return f"{plain(min(q.low for q in quantities))} to {plain(max(q.high for q in quantities))}"
 
 
 def titles(keys: Sequence[tuple[int, str, str]]) -> list[str]:

@@ -47,6 +47,18 @@ def coverage(y: Values, mean: Values, variance: Values, level: float = 0.9) -> f
     return float((np.abs(y - mean) <= half).mean())
 
 
+def pinball(y: Values, quantile: Values, level: float) -> float:
+    """Mean of max(q(y − z), (q − 1)(y − z)) for the quantiles z predicted at the level q.
+
+    It is lowest for the true quantiles. For the median it is half the mean absolute error.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}")
+    y, quantile = _arrays(y, quantile)
+    above = y - quantile
+    return float(np.maximum(level * above, (level - 1.0) * above).mean())
+
+
 def wasserstein2(mean: Values, variance: Values, mean2: Values, variance2: Values) -> float:
     """√mean((μ − μ′)² + (s − s′)²): 2-Wasserstein distance of the marginals over test points."""
     mean, variance, mean2, variance2 = _arrays(mean, variance, mean2, variance2)

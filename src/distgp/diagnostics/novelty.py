@@ -9,8 +9,8 @@ training rows keep to the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -43,6 +43,11 @@ SMALLEST = 1e-9
 """Quantiles below this, of rows that are all the same, are taken as this."""
 TOLD_SHARE, TOLD_ROWS = 0.1, 20
 """`warn_of_novelty` speaks where more than this share of at least so many rows are unlike the others."""
+ADVICE = {
+    "last": 'validation="last" where the data change with time',
+    "groups": 'validation="groups" where they come in groups',
+}
+"""The ways to hold out rows that are unlike the others, and when each is of use."""
 LEAST_ROWS = 50
 """Training rows below which nothing is told: the 99 % quantile of so few is a guess."""
 
@@ -61,6 +66,10 @@ class TrainingInputs:
     that of its diagonal, (d,).
     `far` is the 99 % quantile of the Mahalanobis distance of a training row, `apart` that of the distance
     to its nearest other row in standardised units, None where it was not asked for.
+
+    The columns `time` go on in every forecast, so that warnings leave them out; `far_besides` is the
+    quantile of the distance in the other columns, None where there are none. `validation` is how rows were
+    held out, which a warning need not recommend again.
     """
 
     travels_as: ClassVar[str] = "moments"
@@ -70,6 +79,9 @@ class TrainingInputs:
     rows: int
     far: float
     apart: float | None = None
+    time: tuple[int, ...] = ()
+    far_besides: float | None = None
+    validation: str = "random"
 
     @staticmethod
     def of(shards: Placement[Shard], seed: int, nearest: bool = True) -> TrainingInputs:
@@ -94,17 +106,48 @@ class TrainingInputs:
                 covariance / torch.outer(scale, scale), mean.new_tensor(RIDGE)
             )
             L = linalg.cholesky(standard, "the covariance of the inputs")
-        some = sample.sampled(shards, min(1.0, SAMPLE / n), seed)
-        square = torch.cat(some.map(_square_distances, TrainingInputs(mean, scale, L, n, 1.0)))
-        # The mean without a row is n / (n − 1) times as far from it.
-        others = square * (n / max(n - 1, 1)) ** 2 if wide else _without_itself(square, n)
-        far, apart = _quantile(others.sqrt()), None
+        far, apart = TrainingInputs(mean, scale, L, n, 1.0)._far(shards, seed), None
         if nearest and n > 1:
             count = min(SAMPLE, max(LEAST_SAMPLE, SAMPLE_PAIRS // n))
             few = sample.drawn(shards, count, seed)
             found = shards.map(_nearest_other, mean, scale, few.X, few.rows)
             apart = _quantile(torch.stack([distance.cpu() for distance in found]).amin(0))
         return TrainingInputs(mean, scale, L, n, far, apart)
+
+    def forecasting(
+        self, shards: Placement[Shard], time: Iterable[int], validation: str, seed: int
+    ) -> TrainingInputs:
+        """The same, with the columns of time, which are new in every forecast, told apart from others."""
+        found = replace(self, time=tuple(sorted(time)), validation=validation)
+        if not found.time or not found.columns_besides:
+            return found
+        return replace(
+            found, far_besides=found.besides_time(1.0)._far(shards, seed, found.columns_besides)
+        )
+
+    @property
+    def columns_besides(self) -> list[int]:
+        """The places of the columns that are not of time."""
+        return [place for place in range(len(self.mean)) if place not in self.time]
+
+    def besides_time(self, far: float) -> TrainingInputs:
+        """The moments of the columns that are not of time, with a quantile of the distance in them."""
+        own = self.columns_besides
+        L = self.L[own] if self.L.ndim == 1 else (self.L @ self.L.mT)[own][:, own]
+        L = L if L.ndim == 1 else linalg.cholesky(L, "the covariance of the inputs")
+        return TrainingInputs(self.mean[own], self.scale[own], L, self.rows, far)
+
+    def _far(
+        self, shards: Placement[Shard], seed: int, columns: Sequence[int] | None = None
+    ) -> float:
+        """The 99 % quantile of the distance of a training row, in some of its columns."""
+        n = self.rows
+        some = sample.sampled(shards, min(1.0, SAMPLE / n), seed)
+        square = torch.cat(some.map(_square_distances, self, columns))
+        # The mean without a row is n / (n − 1) times as far from it.
+        wide = self.L.ndim == 1
+        others = square * (n / max(n - 1, 1)) ** 2 if wide else _without_itself(square, n)
+        return _quantile(others.sqrt())
 
     @property
     def variance(self) -> Tensor:
@@ -134,18 +177,26 @@ def novelty(inputs: TrainingInputs, ensemble: Ensemble, X: Tensor) -> np.ndarray
 
 
 def warn_of_novelty(inputs: TrainingInputs, X: Tensor) -> None:
-    """Warn where many rows (N, d) are unlike the training rows, by the Mahalanobis distance alone."""
+    """Warn where many rows (N, d) are unlike the training rows, by the Mahalanobis distance alone.
+
+    Rows that are new by columns of time alone do not count: those of a forecast always are.
+    """
     if inputs.rows < LEAST_ROWS or len(X) < TOLD_ROWS:
         return
-    share = float((inputs.mahalanobis(X) > 1.0).double().mean())
+    new = inputs.mahalanobis(X) > 1.0
+    if inputs.time:
+        if inputs.far_besides is None:
+            return
+        besides = inputs.besides_time(inputs.far_besides)
+        new &= besides.mahalanobis(X[:, inputs.columns_besides]) > 1.0
+    share = float(new.double().mean())
     if share > TOLD_SHARE:
         warn_user(
             f"{100 * share:.0f} % of the {len(X):,} rows to predict are more unlike the training rows "
             "than 99 % of the training rows are. Predictions there are extrapolation, and their "
             "uncertainty cannot be trusted. gp.novelty(X) tells which rows these are (those above 1). To "
             "choose a model for such rows, hold out rows that are as unlike the others: "
-            'validation="last" where the data change with time, validation="groups" where they come '
-            "in groups",
+            + ", ".join(text for way, text in ADVICE.items() if way != inputs.validation),
             NoveltyWarning,
         )
 
@@ -163,9 +214,12 @@ def _in_parts(batch: Shard) -> Iterator[Tensor]:
 
 
 @travels("distances")
-def _square_distances(batch: Shard, inputs: TrainingInputs) -> Tensor:
-    """Squared Mahalanobis distances of a worker's rows."""
-    return torch.cat([inputs.distances(X).square().cpu() for X in _in_parts(batch)])
+def _square_distances(
+    batch: Shard, inputs: TrainingInputs, columns: Sequence[int] | None = None
+) -> Tensor:
+    """Squared Mahalanobis distances of a worker's rows, in all or some of their columns."""
+    parts = (X if columns is None else X[:, columns] for X in _in_parts(batch))
+    return torch.cat([inputs.distances(X).square().cpu() for X in parts])
 
 
 @travels("moments")

@@ -61,7 +61,8 @@ class TargetSummary:
     def lines(self) -> list[tuple[str, str]]:
         """Describe the model as a whole by pairs of a title and a text."""
         found = [("rows", f"{self.rows:,}"), ("experts", self._experts())]
-        found.append(("aggregation", self.aggregation))
+        if self.n_experts > 1 or self.expert != "exact":  # one exact expert is the GP itself
+            found.append(("aggregation", self.aggregation))
         if self.transform is not None:
             said = f"its {self.transform} transform, in whose units signal and noise are"
             found.append(("target", said))
@@ -223,7 +224,6 @@ def summary(estimator: Estimator) -> Summary:
     <BLANKLINE>
     rows          50
     experts       1 exact expert
-    aggregation   poe
     kernel        RBF, signal sd 1
     noise sd      0.3162
     training      none, the hyperparameters were given

@@ -9,14 +9,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from sklearn.model_selection import KFold
 
 from distgp._util.checks import silenced, warn_user
-from distgp._util.progress import Progress
+from distgp._util.interrupts import telling
+from distgp._util.progress import Progress, doing
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
@@ -25,18 +26,18 @@ from distgp.likelihoods.transforms import check_targets
 from distgp.model import Model, TargetModel
 from distgp.pipeline import (
     FileRows,
-    Placed,
     calibrated,
     fit,
     place,
     predict_gaussian,
     transformed,
 )
-from distgp.plan import Plan
+from distgp.plan import TIME_LIMIT, Plan
 from distgp.selection.alone import check_few_rows, measured_one_by_one
 from distgp.selection.candidates import (
     EXACT,
     EXACT_ALONE,
+    KERNELS_TRIED,
     Candidate,
     affordable,
     as_given,
@@ -50,6 +51,7 @@ from distgp.selection.residuals import (
     Residuals,
     warn_of_cover,
     warn_of_neighbours,
+    warn_of_time,
 )
 from distgp.selection.trials import (
     Choice,
@@ -58,6 +60,7 @@ from distgp.selection.trials import (
     Trial,
     baselines,
     better_baselines_text,
+    columns_in_time,
     divisions,
     hold_out,
     measure,
@@ -114,9 +117,11 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
         plan = plan.settled({}, len(rows))
     rows, transforms = transformed(plan, rows)
     chosen, choice, settled = select(plan, rows)
-    chosen, results = _cross_validated(chosen, rows)
-    placed, begin = place(chosen, rows, transforms), time.perf_counter()
-    model = _finished(chosen, placed)
+    along = columns_in_time(rows) if plan.validation == "last" else frozenset()
+    with _reached(choice, settled):
+        chosen, results = _cross_validated(chosen, rows)
+        placed, begin = place(chosen, rows, transforms), time.perf_counter()
+        model = placed.with_inputs(fit(chosen, placed), chosen, along)
     if choice is None and settled:  # taken at once: its figures come with the fit
         seconds = time.perf_counter() - begin
         choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
@@ -124,24 +129,60 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     elif choice is None and chosen.few_rows and _in_folds(chosen, rows) and held is None:
         check_few_rows(chosen, rows, model, _folds(rows.X, plan.seed, FOLDS))
     if held is not None:
+        doing("calibrating on rows held out")
         model = calibrated(plan, model, held)
+        if choice is None and plan.validation == "random":
+            warn_of_time(rows)
     return Fitted(model, placed.engine, choice, settled, results)
 
 
 def fit_files(plan: Plan, rows: FileRows) -> Fitted:
-    """Fit rows that workers read; what is left open is chosen on a sample of them, in this process."""
-    choice, settled = None, {}
-    if plan.measures:
-        some = rows.sample(plan, TRIAL_SAMPLE)
-        warn_of_repeats(plan, some)
-        plan, choice, settled = select(replace(plan, schema=some.schema), some)
-    plan, placed = rows.place(plan)
-    return Fitted(_finished(plan, placed), placed.engine, choice, settled)
+    """Fit rows that workers read.
+
+    What is left open is chosen on a sample of them in this process; a transform is made for it, and a part
+    of it is held out to calibrate on.
+    """
+    choice, settled, transforms, held = None, {}, (None,), None
+    if plan.measures or plan.target_transform is not None or plan.calibrate is not None:
+        some, held, rows = _sampled(plan, rows)
+        plan = replace(plan, schema=some.schema).settled({}, rows.n)
+        some, transforms = transformed(plan, some)
+        plan, choice, settled = select(plan, some)
+    with _reached(choice, settled):
+        plan, placed = rows.place(plan, *transforms)
+        model = placed.with_inputs(fit(plan, placed), plan)
+    if held is not None:
+        model = calibrated(plan, model, held)
+    return Fitted(model, placed.engine, choice, settled)
 
 
-def _finished(plan: Plan, placed: Placed) -> Model[TargetModel]:
-    """Fit for good: a trial has no use for what the training inputs look like."""
-    return placed.with_inputs(fit(plan, placed), plan)
+def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:
+    """Draw a sample of rows that workers read, hold out a part to calibrate on, and tell which are left.
+
+    Of rows in the order of time the last are held out.
+    """
+    last = plan.calibrate == "conformal" and plan.validation == "last"
+    end = calibration.held_out(min(rows.n, TRIAL_SAMPLE)) if last else 0
+    some, numbers = rows.sample(plan, TRIAL_SAMPLE, end)
+    warn_of_repeats(plan, some)
+    if plan.calibrate is None:
+        return some, None, rows
+    if last:
+        test, left = numbers >= rows.n - end, replace(rows, files=rows.files.first(rows.n - end))
+    else:
+        test = np.isin(np.arange(len(some)), _calibration_rows(plan, some)[1])
+        left = replace(rows, left_out=tuple(numbers[test].tolist()))
+    return some.take(np.flatnonzero(~test)), some.take(np.flatnonzero(test)), left
+
+
+def _reached(choice: Choice | None, settled: dict[str, object]) -> AbstractContextManager[None]:
+    """Tell with an interrupt what was measured, and θ of each target that training had reached by then."""
+
+    def known(told: dict[str, Any]) -> dict[str, object]:
+        found = {"found": told["found"]} if told.get("found") else {}
+        return found if choice is None else found | {"choice": choice, "settled": settled}
+
+    return telling("reached", known)
 
 
 def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, object]]:
@@ -184,6 +225,8 @@ def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
     """
     many = plan.n == len(rows) > EXACT_ALONE
     if not plan.measures_ways or plan.validation != "random" or not many:
+        if plan.verbose and plan.time_limit != TIME_LIMIT and len(rows) <= EXACT_ALONE:
+            print(f"time_limit changes nothing up to {EXACT_ALONE:,} rows", file=sys.stderr)
         return {}
     way, said = affordable(plan, rows.X.shape[1])
     if plan.verbose:
@@ -218,32 +261,32 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
     if few:  # one hold-out of so few rows tells little
         parts = _folds(rows.X, plan.seed, FOLDS)
     with (
-        Progress("choosing", show=plan.verbose) as progress,
+        Progress("measuring baselines", show=plan.verbose) as progress,
         np.errstate(all="ignore"),
         silenced(Warning),
     ):
         others = baselines(rows, parts, plan.seed)
         least = min(baseline.nlpd for baseline in others)
+        ways = _ways(plan, rows) if plan.measures_ways else []
+        # The best way to fit is measured with the first of the kernels.
+        kernels = len(KERNELS_TRIED) - bool(ways) if plan.kernel is None else 0
 
-        def tried(candidates: Sequence[Candidate]) -> list[_Tried]:
+        def tried(candidates: Sequence[Candidate], before: int = 0) -> list[_Tried]:
             found = []
-            for candidate in candidates:
+            for place_, candidate in enumerate(candidates, 1 + before):
+                progress.begin(f"trying {place_} of {len(ways) + kernels}: {candidate.name}")
                 one = _tried(plan, rows, parts, candidate)
                 if candidate.again and not one.trial.nlpd <= least:
                     slower = candidate._replace(trial=candidate.again)
                     one = _best_of(one, _tried(plan, rows, parts, slower))
                 found.append(one)
-                progress.advance(text=candidate.name)
             return found
 
-        found = tried(_ways(plan, rows)) if plan.measures_ways else []
+        found = tried(ways)
         best = _best(found, first_wins=few) if found else None
         if plan.kernel is None:
-            # The best way to fit has been measured with the first of the kernels.
-            kernels = (
-                as_given(plan).with_kernels() if best is None else best.candidate.with_kernels()[1:]
-            )
-            more = tried(kernels)
+            others_of = as_given(plan) if best is None else best.candidate
+            more = tried(others_of.with_kernels()[-kernels:], len(ways))
             found, best = found + more, _best([*more, *([] if best is None else [best])])
     assert best is not None
     held_out = len(np.unique(np.concatenate([test for _, test in parts])))
@@ -307,7 +350,8 @@ def _best_of(one: _Tried, other: _Tried) -> _Tried:
 def _best(found: Sequence[_Tried], first_wins: bool = False) -> _Tried:
     """The candidate with the lowest NLPD in its trial; an error where none could be fitted.
 
-    Where the first wins, another must be better than it by two standard errors.
+    Where the first wins, another must be better than it by two standard errors; and so must one without
+    joint predictions be than the best of those that have them.
     """
     fine = [one for one in found if not one.trial.error]
     if not fine:
@@ -317,7 +361,9 @@ def _best(found: Sequence[_Tried], first_wins: bool = False) -> _Tried:
         raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
     if first_wins and not found[0].trial.error:
         fine = [found[0], *(one for one in fine[1:] if one.beats(found[0]))]
-    return min(fine, key=lambda one: one.trial.nlpd)
+    fine.sort(key=lambda one: one.trial.nlpd)
+    joint = next((one for one in fine if one.candidate.joint), fine[0])
+    return joint if fine[0] is joint or not fine[0].beats(joint) else fine[0]
 
 
 def _cross_validated(
@@ -348,6 +394,8 @@ def _in_folds(plan: Plan, rows: Rows) -> bool:
 
 def _folds(X: np.ndarray, seed: int, count: int = 3) -> Divisions:
     """Divide rows into folds to predict, with rows that have the same inputs in one of them."""
+    from sklearn.model_selection import KFold
+
     labels = labels_of_repeats(X)
     if labels is None or labels.max() < count - 1:
         labels = np.arange(len(X))

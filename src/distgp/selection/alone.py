@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from distgp._util.checks import silenced
+from distgp._util.progress import doing
 from distgp.data.rows import Rows
 from distgp.experts import Prediction
 from distgp.experts.cost import cost_of_objective
@@ -43,6 +44,7 @@ def measured_one_by_one(
     One exact GP leaves out every row in turn, if that costs little; else rows are drawn, and each is
     predicted from its nearest others, which is a little worse than the model is.
     """
+    doing("predicting rows from the others")
     cheap = cost_of_objective(len(rows), rows.X.shape[1], plan.like).seconds
     every = not plan.kind.joins_rows and cheap <= MEASURING * plan.time_limit
     parts = [
@@ -62,6 +64,7 @@ def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Div
 
     Rows that are left out one by one from the fitted model do not show it: they had their say in θ.
     """
+    doing("predicting the rows in folds")
     tested = rows.y[np.concatenate([test for _, test in parts])]
     theta = tuple(target.parameters for target in model.targets)
 

@@ -55,6 +55,7 @@ class Candidate(NamedTuple):
     `trial` are parameters that make its trial cheaper, which learns from `rows` rows at most. One that
     `learns_once` is conditioned on each part of the rows with the θ of all of them. Where its trial is
     worse than a baseline, a second one with the parameters `again` in their place counts if it is better.
+    One that is not `joint` predicts each point by itself, without covariances and draws.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Candidate(NamedTuple):
     rows: int | None = None
     learns_once: bool = False
     again: Mapping[str, object] = MappingProxyType({})
+    joint: bool = True
 
     def with_kernels(self) -> list[Candidate]:
         """The same way to fit, with every kernel that is tried."""
@@ -108,7 +110,8 @@ def ways_to_fit(n: int, exact_fits: bool = False) -> list[Candidate]:
         "aggregation": "opt-local",
         "n_inducing": OWN_INDUCING,
     }
-    independent = Candidate("independent experts, opt-local", own, {"n_iter": 40}, TRIAL_ROWS)
+    name = "independent experts, opt-local"
+    independent = Candidate(name, own, {"n_iter": 40}, TRIAL_ROWS, joint=False)
     exact = Candidate("exact GP", EXACT, {"n_iter": 60}, learns_once=True)
     if n <= EXACT_ALONE:
         return [exact, independent]

@@ -15,7 +15,7 @@ from scipy.stats import norm
 from distgp._util.checks import warn_user
 from distgp.data.rows import Rows
 from distgp.selection.repeats import labels_of_repeats
-from distgp.selection.trials import Choice, Trial
+from distgp.selection.trials import Choice, Trial, in_order_of
 
 WHITE = 0.999
 """The share of series without any correlation that are not warned of."""
@@ -24,7 +24,7 @@ NOMINAL, FAR = 0.9, 0.05
 
 
 class NeighboursWarning(UserWarning):
-    """Residuals of rows that follow each other correlate, and rows are held out at random."""
+    """Rows follow each other in time, or their residuals correlate, and rows are held out at random."""
 
 
 class CoverWarning(UserWarning):
@@ -44,7 +44,7 @@ class Residuals(NamedTuple):
 
 
 def warn_of_neighbours(rows: Rows, found: Residuals) -> None:
-    """Warn where residuals correlate in the order of the rows, or along a column of dates.
+    """Warn where residuals correlate in the order of the rows or of dates, or else of dates in order.
 
     The z of a correlation r between the m residuals and the next is r√m, and the largest of all orders and
     targets counts. Of rows with the same inputs one is taken.
@@ -69,6 +69,23 @@ def warn_of_neighbours(rows: Rows, found: Residuals) -> None:
             "learnt from, so that figures and intervals hold between these rows, and not for rows to "
             "come. For such rows give validation='last', with time= where the rows are not in order, or "
             "validation='groups'; a column that says what changes helps in any case",
+            NeighboursWarning,
+        )
+    else:
+        warn_of_time(rows)
+
+
+def warn_of_time(rows: Rows) -> None:
+    """Warn where rows that are held out at random come in the order of a column of dates."""
+    table = rows.schema.table
+    places = () if table is None else sorted(table.days)
+    ordered = (place for place in places if in_order_of(rows.X[:, place]))
+    if table is not None and (place := next(ordered, None)) is not None:
+        warn_user(
+            f"rows come in the order of {table.owners[place]!r}, and are held out at random, among "
+            "neighbours in time that are learnt from: figures and intervals hold between these rows, and "
+            "are too good for rows to come. To forecast such rows, give validation='last'. If the rows "
+            "to predict lie between these, nothing is wrong",
             NeighboursWarning,
         )
 

@@ -118,6 +118,27 @@ def times_of_rows(time: ArrayLike, n: int) -> np.ndarray:
     return values
 
 
+def columns_in_time(rows: Rows) -> frozenset[int]:
+    """The places of columns that tell the time.
+
+    They grow whenever `time` does. Where it is not given, they never fall from row to row, and have more
+    than √n values.
+    """
+    if rows.time is None:
+        grows = np.array([in_order_of(column) for column in rows.X.T])
+    else:
+        times = times_of_rows(rows.time, len(rows))
+        order = np.argsort(times, kind="stable")
+        later = times[order][1:] > times[order][:-1]
+        grows = (np.diff(rows.X[order], axis=0)[later] > 0).all(0)
+    return frozenset(np.flatnonzero(grows).tolist())
+
+
+def in_order_of(values: np.ndarray) -> bool:
+    """Tell whether values never fall from row to row, and more than √n of them are different."""
+    return bool((np.diff(values) >= 0).all()) and len(np.unique(values)) ** 2 > len(values)
+
+
 def _by_groups(
     n: int, groups: ArrayLike | None, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -198,7 +219,7 @@ class Choice:
 
     Parameters
     ----------
-    validation : {"random", "last", "groups", "one by one"}
+    validation : "random", "last", "groups" or "one by one"
         How the rows were held out: "one by one" where a way to fit was taken without trials, and each row
         is predicted from the others by the fitted model.
     rows, held_out : int
@@ -206,12 +227,15 @@ class Choice:
         most 2,000 of all that were held out.
     trials : tuple of Trial
         Candidates by NLPD, then baselines by NLPD.
+    added : int, default=0
+        The number of rows that `partial_fit` has added to the model since.
     """
 
     validation: str
     rows: int
     held_out: int
     trials: tuple[Trial, ...]
+    added: int = 0
 
     @staticmethod
     def of(
@@ -261,6 +285,8 @@ class Choice:
                 else f"{t.rmse:>10.4g}{t.nlpd:>10.4g}{t.cover:>12.3f}{t.seconds:>9.1f}"
             )
             lines.append(f"{mark}{t.name:{width}s}{figures}")
+        if self.added:
+            lines.append(f"{self.added:,} rows were added since, and nothing was measured again")
         return "\n".join(lines)
 
 

@@ -197,9 +197,12 @@ def busy():  # the fork comes in the middle of this
     while not stop.is_set():
         test_state.attempt(made[0][0])
         if hasattr(case.gp, "partial_fit"):
-            case.gp.partial_fit(case.X, case.y).drop_experts(-1)
+            before = case.gp.n_experts_
+            added = range(before, case.gp.partial_fit(case.X, case.y).n_experts_)
+            if added:
+                case.gp.drop_experts([*added])
 def held():  # whether another thread changes the model at this moment
-    locks = [*vars(case.gp).get("_lock", {}).values()]
+    locks = [lock.now for name, lock in [*vars(case.gp).items()] if name == "_lock"]
     free = [lock.acquire(blocking=False) for lock in locks]
     for lock, mine in zip(locks, free):
         if mine:

@@ -19,12 +19,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hostile import calls
-from hostile.trial import CLEAR, TALLY, outcome, times, tiny, unclear
+from hostile.trial import CLEAR, TALLY, alike, ending, outcome, times, tiny, unclear
 
 import distgp
 from distgp.data.table import Table
 
 MODELS = dict(calls.models())
+WITHOUT_ROWS = ("this aggregator needs the training rows",)
+"""A file holds none of sparse experts, which is said on docs/using.md and where they are saved."""
 
 
 def replaced(path, other):
@@ -74,8 +76,8 @@ def zeros(path, other):
         file.write(bytes(size))
 
 
-CHANGES = (replaced, overwritten, cut, emptied, removed, folder_removed, folder_instead,
-           a_link_to_itself, grown, zeros)  # fmt: skip
+CHANGES = (overwritten, replaced, cut, emptied, zeros, removed, folder_removed, folder_instead,
+           a_link_to_itself, grown)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -95,11 +97,11 @@ def test_a_loaded_model_does_not_depend_on_its_file(name, tmp_path):
         for _ in range(times(5, 80)):
             method, seed = str(rng.choice(known)), int(rng.integers(2**31))
             pair = [calls.call(c, method, np.random.default_rng(seed))[0] for c in (case, loaded)]
-            one, other = (
-                outcome(kind, lambda run=run: calls.numbers(run(), case.points))
+            (one, refused), (other, error) = (
+                ending(kind, lambda run=run: calls.numbers(run(), case.points))
                 for kind, run in zip((None, "changed underneath"), pair, strict=True)
             )
-            if one is not None and other is not None:  # a file holds no rows of sparse experts
+            if alike(refused, error, f"{method}, {change.__name__}", WITHOUT_ROWS):
                 for a, b in zip(one, other, strict=True):
                     np.testing.assert_array_equal(a, b)
         shutil.rmtree(tmp_path / "m", ignore_errors=True)
@@ -121,7 +123,8 @@ def write(path, rows, kind, seed):
 def sums(batches):
     """The sum of each batch: it reads all of its bytes."""
     return [
-        float(np.sum([np.sum(column.to_numpy()) for column in batch.columns])) for batch in batches
+        float(np.sum([np.sum(column.to_numpy(zero_copy_only=False)) for column in batch.columns]))
+        for batch in batches
     ]
 
 

@@ -40,6 +40,11 @@ def outcome(kind: str | None, call: Callable[[], Any]) -> Any:
     call : callable
         What is tried. Warnings are allowed.
     """
+    return ending(kind, call)[0]
+
+
+def ending(kind: str | None, call: Callable[[], Any]) -> tuple[Any, str | None]:
+    """What `outcome` returns, and the text of the clear error with which a call refused."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -49,9 +54,29 @@ def outcome(kind: str | None, call: Callable[[], Any]) -> Any:
         count(kind, "held: a clear error" if why is None else "broke")
         if why is not None:
             raise AssertionError(f"{why}: {type(error).__name__}: {error}") from error
-        return None
+        return None, str(error)
     count(kind, "held: a result")
-    return found
+    return found, None
+
+
+def alike(one: str | None, other: str | None, what: str, documented: tuple[str, ...] = ()) -> bool:
+    """Whether two calls that should say the same both gave a result; fails where only one refused.
+
+    Parameters
+    ----------
+    one, other : str, optional
+        The errors with which they refused.
+    what : str
+        What was tried, in words.
+    documented : tuple of str, optional
+        Parts of errors with which the pages say that one of the two is refused.
+    """
+    for error, ended in ((one, other), (other, one)):
+        known = error is not None and any(part in error for part in documented)
+        assert error is None or ended is not None or known, (
+            f"only one of two refused {what}: {error}"
+        )
+    return one is None and other is None
 
 
 def count(kind: str | None, ending: str) -> None:

@@ -7,9 +7,12 @@
 
 The four real tasks, random split 80/20 (of traffic one row an hour); Friedman's first function (five
 columns, noise 1) with 10⁴ and 2 · 10⁴ rows; and draws of a rough Gaussian process in four columns
-(lengthscale 0.25, noise 0.2) with 10⁵ and 10⁶ rows; 10,000 more to predict; one seed. distgp has its
-defaults and nothing else. Boosting is scikit-learn's, once with one standard deviation for all rows, that
-of its errors on a fifth of the rows held out, and once with one for each row (`benchmarks/others.py`).
+(lengthscale 0.25, noise 0.2) with 10⁵ and 10⁶ rows; 10,000 more to predict; and tables with many columns,
+numbers and texts, most of which mean nothing, with a tenth of the rows to predict (`table`); one seed.
+distgp has its defaults and nothing else; the others get a column of 0 and 1 for every text. Seconds are
+those of the wall and, beside them, those of all processor cores together. Boosting is scikit-learn's,
+once with one standard deviation for all rows, that of its errors on a fifth of the rows held out, and once
+with one for each row (`benchmarks/others.py`).
 SVGP (minibatches of 1,024, Adam) gets ten times the seconds that distgp took, and the learning rate and
 number of inducing inputs that `--tune` found best on rows held out of the training rows; where its
 objective still changed it is "not converged". GPBoost has its Vecchia approximation with its defaults; it
@@ -21,6 +24,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from _measure import processor, read_csv, table_in_page, write_csv
 from matplotlib import pyplot as plt
@@ -61,12 +66,46 @@ TITLES = {
 }
 SMOOTH = {"smooth, 10⁴ rows": 10_000, "smooth, 2 · 10⁴ rows": 20_000}
 ROUGH = {"rough, 10⁵ rows": 100_000, "rough, 10⁶ rows": 1_000_000}
+TABLES = {
+    "40 texts and 33 numbers": (2_344, 33, 40, 7),
+    "9 texts and 14 numbers": (12_321, 14, 9, 4),
+    "26 numbers": (3_724, 26, 0, 0),
+}
+"""Rows, numbers, texts and levels of each text, of tables that `table` makes."""
 GPBOOST_ROWS = 50_000
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Table = tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]
 Row = dict[str, object]
 
 
-def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split]]]:
+def table(n: int, numbers: int, texts: int, levels: int) -> Table:
+    """Make a table of so many columns, of which four numbers and the first six texts matter.
+
+    y = sin 2x₀ + ½x₁x₂ + x₃ + 0.3 Σ(an effect of each text) + 0.3ε; numbers, effects and ε are standard
+    normal. The last tenth of the rows is to be predicted.
+    """
+    rng = np.random.default_rng(0)
+    X = {f"x{j}": rng.normal(size=n) for j in range(numbers)}
+    codes = rng.integers(max(1, levels), size=(n, texts))
+    effects = rng.normal(size=(texts, levels))
+    names = np.array([f"level {code}" for code in range(levels)], dtype=object)
+    X |= {f"t{j}": names[codes[:, j]] for j in range(texts)}
+    y = np.sin(2 * X["x0"]) + 0.5 * X["x1"] * X["x2"] + X["x3"] + 0.3 * rng.normal(size=n)
+    for j in range(min(texts, 6)):
+        y = y + 0.3 * effects[j][codes[:, j]]
+    rows, last = pd.DataFrame(X), n - n // 10
+    return rows.iloc[:last], y[:last], rows.iloc[last:], y[last:]
+
+
+def in_numbers(split: Split | Table) -> Split:
+    """The same rows with a column of 0 and 1 for every text."""
+    X, y, X_test, y_test = split
+    both = pd.get_dummies(pd.concat([pd.DataFrame(X), pd.DataFrame(X_test)]), dtype=float)
+    numbers = both.to_numpy(float)
+    return numbers[: len(y)], y, numbers[len(y) :], y_test
+
+
+def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split | Table]]]:
     """Names and splits, each made when it is asked for."""
     for name, load in TASKS.items():
 
@@ -89,9 +128,29 @@ def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split]]]:
             return X.numpy(), y.numpy(), X_test.numpy(), y_test.numpy()
 
         yield name, rough
+    for name, sizes in TABLES.items():
+
+        def made(sizes: tuple[int, int, int, int] = sizes) -> Table:
+            return table(*sizes)
+
+        yield name, made
 
 
-def ours(split: Split, device: str, time_limit: float) -> Iterator[Row]:
+def cpu_seconds() -> float:
+    """The seconds of all cores in this process so far, and in those that it started and that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def with_cpu(rows: Iterator[Row]) -> Iterator[Row]:
+    """Note the seconds of all cores that each row took to make."""
+    begin = cpu_seconds()
+    for row in rows:
+        yield row | {"cpu_s": cpu_seconds() - begin}
+        begin = cpu_seconds()
+
+
+def ours(split: Split | Table, device: str, time_limit: float) -> Iterator[Row]:
     """The default."""
     X, y, X_test, y_test = split
     begin = time.perf_counter()
@@ -164,20 +223,23 @@ def vecchia(split: Split, limit: float) -> Iterator[Row]:
         yield {"model": "GPBoost", "seconds": found[2]} | figures(y_test, found[0], found[1])
 
 
-def measured(task: str, split: Split, options: argparse.Namespace, took: float) -> Iterator[Row]:
+def measured(
+    task: str, split: Split | Table, options: argparse.Namespace, took: float
+) -> Iterator[Row]:
     """The models that were asked for; `took` are distgp's seconds of an earlier run."""
     device, models = options.device, options.models
     if "distgp" in models:
         begin = now(device)
-        yield from ours(split, device, options.time_limit)
+        yield from with_cpu(ours(split, device, options.time_limit))
         took = now(device) - begin
+    plain = in_numbers(split)
     if "boosting" in models:
-        yield from boosted(split)
+        yield from with_cpu(boosted(plain))
     if "svgp" in models and took:
         seconds = min(max(10.0, 10 * took), options.limit)
-        yield from sparse(split, device, seconds, settings_of(task))
+        yield from with_cpu(sparse(plain, device, seconds, settings_of(task)))
     if "gpboost" in models and device == "cpu":
-        yield from vecchia(split, options.limit)
+        yield from with_cpu(vecchia(plain, options.limit))
 
 
 def within(limit: float, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray, float] | None:
@@ -206,14 +268,15 @@ def page() -> None:
         if not file_of(device).exists():
             continue
         lines = [
-            "| task | model | seconds | RMSE | NLPD | 90 % cover | 50 % cover | measured with |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            "| task | model | seconds | CPU seconds | RMSE | NLPD | 90 % cover | 50 % cover | "
+            "measured with |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for row in read_csv(file_of(device)):
             said = ", ".join(filter(None, (row["chosen"], row.get("note"))))
             name = row["model"] + (f" ({said})" if said else "")
             task = f"{row['task']} ({int(row['n']):,} × {row['d']})"
-            names = ("seconds", "rmse", "nlpd", "cover", "cover50")
+            names = ("seconds", "cpu_s", "rmse", "nlpd", "cover", "cover50")
             cells = " | ".join(number(row.get(k, "")) for k in names)
             lines.append(f"| {task} | {name} | {cells} | {row['distgp']}, {row['machine']} |")
         table_in_page(PAGE, f"jobs {device}", lines)
@@ -272,7 +335,9 @@ def arguments() -> argparse.Namespace:
         "--time-limit", type=float, default=180.0, help="more than the default on a busy machine"
     )
     parser.add_argument(
-        "--busy", action="store_true", help="other work runs on the machine: keep no seconds"
+        "--busy",
+        action="store_true",
+        help="other work runs on the machine: keep no seconds but the CPU's",
     )
     parser.add_argument("--tune", action="store_true", help="look for SVGP's settings alone")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each setting, with --tune")
@@ -293,7 +358,7 @@ def main() -> None:
         kept = read_csv(SETTINGS) if SETTINGS.exists() else []
         rows: list[Row] = [dict(row) for row in kept if row["task"] not in dict(chosen)]
         for name, make in chosen:
-            for row in tune(name, make(), device, options.seconds):
+            for row in tune(name, in_numbers(make()), device, options.seconds):
                 print(row, flush=True)
                 rows.append(row | {"machine": machine})
                 write_csv(rows, SETTINGS, device)
@@ -302,7 +367,7 @@ def main() -> None:
 
 
 def measure(
-    chosen: list[tuple[str, Callable[[], Split]]], options: argparse.Namespace, machine: str
+    chosen: list[tuple[str, Callable[[], Split | Table]]], options: argparse.Namespace, machine: str
 ) -> None:
     """Measure tasks, and write the table after every model; a model takes the place of its earlier row."""
     path = file_of(options.device)

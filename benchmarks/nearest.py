@@ -254,22 +254,22 @@ def others_of_real(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, device: str
         yield {"model": "GPBoost, Vecchia", "mean": mean, "std": std, "seconds": seconds}
 
 
-def cost(device: str, sizes: tuple[int, ...], varied: list[str]) -> Iterator[Row]:
-    """Seconds and peak memory of the whole job, d = 4: one of n, k, m and N is varied at a time."""
+def cost(device: str, sizes: tuple[int, ...], varied: list[str], d: int) -> Iterator[Row]:
+    """Seconds and peak memory of the whole job: one of n, k, m and N is varied at a time."""
     start = {"k": 128, "m": 0, "N": 10_000}
     largest = max(n for n in sizes if n <= 1_000_000)
     jobs = [{"varied": "n", **start, "n": n} for n in sizes]
     jobs += [{"varied": "k", **start, "k": k, "n": largest} for k in (32, 64, 128, 256, 512)]
     jobs += [{"varied": "m", **start, "m": m, "n": largest} for m in (64, 256, 1024)]
     jobs += [{"varied": "N", **start, "N": N, "n": largest} for N in (10_000, 100_000, 1_000_000)]
-    job(min(sizes), 128, 0, 1000, device)  # the start of CUDA and of the threads is not counted
+    job(min(sizes), 128, 0, 1000, device, d)  # the start of CUDA and of the threads is not counted
     for one in (one for one in jobs if one["varied"] in varied):
-        yield one | job(one["n"], one["k"], one["m"], one["N"], device)
+        yield one | job(one["n"], one["k"], one["m"], one["N"], device, d)
 
 
-def job(n: int, k: int, m: int, N: int, device: str) -> Row:
-    """Fit n rows and predict N."""
-    X, y, X_test, *_ = draw(n, 4, 0.25, 0, device, N=N)
+def job(n: int, k: int, m: int, N: int, device: str, d: int) -> Row:
+    """Fit n rows of d columns and predict N."""
+    X, y, X_test, *_ = draw(n, d, 0.25 if d <= 4 else 1.0, 0, device, N=N)
     arrays = [value.cpu().numpy() for value in (X, y, X_test)]
     del X, y, X_test
     if device == "cuda":
@@ -383,6 +383,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--varied", nargs="+", default=["n", "k", "m", "N"], help="of --part cost")
+    parser.add_argument("--columns", type=int, default=4, help="of --part cost; keep by --out")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=[], help="tasks of --part real; others stay")
     parser.add_argument(
@@ -409,7 +410,9 @@ def main() -> None:
         "real": lambda: real(
             options.device, options.data, options.seeds, not options.no_peers, options.only
         ),
-        "cost": lambda: cost(options.device, tuple(options.sizes or COSTS), options.varied),
+        "cost": lambda: cost(
+            options.device, tuple(options.sizes or COSTS), options.varied, options.columns
+        ),
     }
     cuda = options.device == "cuda"
     cores = f"{processor()}, {torch.get_num_threads()} threads"

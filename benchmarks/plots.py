@@ -1,4 +1,4 @@
-"""The pictures of docs/plots.md and docs/kernels.md, on a made-up table. Takes seconds.
+"""The pictures of docs/plots.md, docs/kernels.md and docs/maps.md, on made-up tables. Takes seconds.
 
 The demand for electricity in 800 hours depends on the temperature, the hour, the wind, and on whether it
 is a weekend; three more columns mean nothing. A quarter of the rows are held out.
@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import distgp
-from distgp import plotting
+from distgp import maps, plotting
 from distgp.diagnostics.compare import compare, reference
 
 ROWS = 800
@@ -92,9 +92,26 @@ def draws() -> Figure:
     return figure
 
 
+def mapped() -> Figure:
+    """The mean and the standard deviation of a field, and one simulation of it."""
+    rng = np.random.default_rng(0)
+    places = pd.DataFrame({"lon": rng.uniform(5, 15, 150), "lat": rng.uniform(46, 55, 150)})
+    y = np.sin(places["lon"]) + np.cos(places["lat"]) + 0.2 * rng.normal(size=150)
+    text = "matern32(200 km, columns=[lon, lat])"
+    gp = distgp.DistributedGPRegressor(kernel=text, expert="exact", n_experts=1).fit(places, y)
+    grid = maps.grid({"lon": np.linspace(5, 15, 80), "lat": np.linspace(46, 55, 100)})
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
+    field = maps.predict_grid(gp, grid, latent=True)
+    plotting.plot_map(field, "mean", points=places, ax=axes[0])
+    plotting.plot_map(field, "std", points=places, ax=axes[1])
+    plotting.plot_map(maps.simulate(gp, grid, latent=True), "simulation", ax=axes[2])
+    return figure
+
+
 def pictures() -> Iterator[tuple[str, Figure]]:
     """Every picture and its name."""
     yield "kernels", draws()
+    yield "map", mapped()
     X, y = table()
     few = ["temperature", "hour"]
     train, test, y_train, y_test = X[200:], X[:200], y[200:], y[:200]

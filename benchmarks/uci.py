@@ -124,7 +124,8 @@ def lines_of(rows: Sequence[dict[str, str]]) -> Iterator[str]:
             for row in some:
                 shown = [_bold(row, name, best[name]) for name in best]
                 size = f"{int(row['n']):,}, {row['d']}"
-                note = f" ({row['way']})" if row.get("way") else ""
+                way = "one exact GP" if row.get("way") == WAY else row.get("way")
+                note = f" ({way})" if way else ""
                 took = float(row["fit"]) + float(row.get("predict") or 0.0)
                 cells = [f"{table}, {split}", size, row["model"] + note, *shown]
                 yield (

@@ -20,7 +20,11 @@ def rows(n, seed=0):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Interrupt a verbose fit by Ctrl-C's signal, when it has shown so many rounds of training."""
+    """Interrupt a verbose fit by Ctrl-C's signal, when it has shown so many rounds of training.
+
+    Processes that a shell starts in the background ignore this signal, so its handler is set.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def run(gp, X, y, after):
         with monkeypatch.context() as patch:
@@ -38,7 +42,8 @@ def interrupted(monkeypatch):
                 gp.set_params(verbose=True).fit(X, y)
         return gp.set_params(verbose=False)
 
-    return run
+    yield run
+    signal.signal(signal.SIGINT, before)
 
 
 def candidates_tried(monkeypatch):

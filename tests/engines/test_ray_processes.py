@@ -61,7 +61,8 @@ def alive(pid):
 
 
 DRIVER = """
-    import sys, numpy as np, distgp, time
+    import signal, sys, numpy as np, distgp, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(200, 2)); y = np.sin(9 * X[:, 0]) + 0.1 * rng.normal(size=200)
     gp = distgp.DistributedGPRegressor(engine="ray", n_experts=2, n_iter=3).fit(X, y)

@@ -2,8 +2,7 @@
 
     python benchmarks/jobs.py --data FOLDER [--device cuda]     writes benchmarks/results/jobs-DEVICE.csv
     python benchmarks/jobs.py --data FOLDER --tune [--device cuda]     looks for SVGP's settings first
-    python benchmarks/jobs.py --page                            writes the tables into docs/speed.md, and
-                                                                the README's table and picture
+    python benchmarks/jobs.py --page                            writes the tables into docs/speed.md
 
 The four real tasks, random split 80/20 (of traffic one row an hour); Friedman's first function (five
 columns, noise 1) with 10⁴ and 2 · 10⁴ rows; and draws of a rough Gaussian process in four columns
@@ -35,7 +34,6 @@ import numpy as np
 import pandas as pd
 import torch
 from _measure import processor, read_csv, table_in_page, write_csv
-from matplotlib import pyplot as plt
 from nearest import draw
 from others import (
     RATES,
@@ -51,19 +49,11 @@ from others import (
 from sklearn.datasets import make_friedman1
 
 import distgp
-from distgp.plotting import save_figure
 from distgp.selection import hold_out
 from experiments.datasets import TASKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
-README = Path(__file__).parents[1] / "README.md"
 SETTINGS = Path(__file__).parent / "results" / "svgp.csv"
-TITLES = {
-    "co": "CO of a gas turbine",
-    "nox": "NOx of a gas turbine",
-    "pm2.5": "PM2.5 in Beijing",
-    "traffic": "traffic on a highway",
-}
 SMOOTH = {"smooth, 10⁴ rows": 10_000, "smooth, 2 · 10⁴ rows": 20_000}
 ROUGH = {"rough, 10⁵ rows": 100_000, "rough, 10⁶ rows": 1_000_000}
 TABLES = {
@@ -282,41 +272,6 @@ def page() -> None:
         table_in_page(PAGE, f"jobs {device}", lines)
 
 
-def readme() -> None:
-    """The table and the picture of the README: the real tasks on the CPU."""
-    rows = [row for row in read_csv(file_of("cpu")) if row["task"] in TASKS and row["nlpd"]]
-    found = {(row["task"], row["model"]): row for row in rows}
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    heads = [f"{TITLES[name]}, {int(found[name, models[0]]['n']):,} rows" for name in TASKS]
-    lines = [f"| RMSE / NLPD | {' | '.join(heads)} |", "| --- " * (len(TASKS) + 1) + "|"]
-    for model in models:
-        cells = [found.get((name, model)) for name in TASKS]
-        texts = ["–" if c is None else f"{number(c['rmse'])} / {number(c['nlpd'])}" for c in cells]
-        lines.append(f"| {model} | " + " | ".join(texts) + " |")
-    for model in models:
-        taken = [found.get((name, model), {}).get("seconds", "") for name in TASKS]
-        if any(taken):
-            lines.append(f"| seconds of {model} | " + " | ".join(map(number, taken)) + " |")
-    table_in_page(README, "jobs", lines)
-    draw_gain(found, models)
-
-
-def draw_gain(found: dict[tuple[str, str], dict[str, str]], models: list[str]) -> None:
-    """One bar for each model and task."""
-    figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 2.6), layout="constrained", sharey=True)
-    for ax, name in zip(axes, TASKS, strict=True):
-        shown = [model for model in models[::-1] if (name, model) in found]
-        places = [models[::-1].index(model) for model in shown]
-        widths = [float(found[name, model]["nlpd"]) for model in shown]
-        ax.barh(places, widths, color=["C0" if model == "distgp" else "0.7" for model in shown])
-        ax.bar_label(ax.containers[0], fmt="{:.2f}", padding=2)
-        ax.set_yticks(range(len(models)), [m.replace(", ", ",\n") for m in models[::-1]])
-        ax.set(title=TITLES[name], xlim=(0, 1.25 * max(widths)))
-        ax.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("NLPD, lower is better", fontsize="medium")
-    save_figure(figure, README.parent / "docs" / "gain.png")
-
-
 MODELS = ("distgp", "boosting", "svgp", "gpboost")
 
 
@@ -353,7 +308,6 @@ def main() -> None:
     chosen = [task for task in tasks(options.data) if not options.only or task[0] in options.only]
     if options.page:
         page()
-        readme()
     elif options.tune:
         kept = read_csv(SETTINGS) if SETTINGS.exists() else []
         rows: list[Row] = [dict(row) for row in kept if row["task"] not in dict(chosen)]

@@ -1,12 +1,13 @@
 """Tables of README and docs are those of the benchmarks, with fair peers; tests/docs runs the code."""
 
 import csv
-import re
 from pathlib import Path
 
+import home
 import nearest
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from others import boosting, boosting_with_spreads, figures, with_one_spread
 
 from experiments.datasets import TASKS
@@ -20,13 +21,32 @@ def rows_of(name):
         return list(csv.DictReader(file))
 
 
-def test_the_table_is_that_of_the_benchmark():
-    """`python benchmarks/jobs.py --page` writes it."""
-    rows = [r for r in rows_of("jobs-cpu.csv") if r["task"] in TASKS and r["nlpd"]]
-    assert {row["task"] for row in rows if row["model"] == "distgp"} == set(TASKS)
-    for row in rows:
-        (line,) = re.findall(rf"^\| {row['model']} \|.*$", README.read_text(), re.MULTILINE)
-        assert f"| {float(row['rmse']):.3g} / {float(row['nlpd']):.3g} |" in line
+def test_figures_in_words_are_those_of_the_results():
+    """How plain intervals cover, and on how many standard tables boosting describes noise better."""
+    text = README.read_text()
+    ours = [r for r in rows_of("jobs-cpu.csv") if r["task"] in TASKS and r["model"] == "distgp"]
+    cover = [float(row["cover50"]) for row in ours]
+    assert len(cover) == 4 and f"covered {min(cover):.2f} to {max(cover):.2f} of" in text
+    nlpd = {(r["table"], r["model"]): float(r["nlpd"]) for r in rows_of("uci-cuda.csv")}
+    tables = {table for table, _ in nlpd}
+    lost = sum(nlpd[table, "boosting 2"] < nlpd[table, "default"] for table in tables)
+    words = {3: "three", 4: "four", 5: "five"}
+    assert len(tables) == 10 and f"on {words[lost]} of the ten tables" in text
+
+
+def test_the_picture_shows_every_table_with_many_rows():
+    """Of the left one, nothing but that it can be drawn."""
+    figure, (left, right) = plt.subplots(1, 2)
+    home.prediction(left)
+    home.errors(right, rows_of("uci-cuda.csv"))
+    shown = [label.get_text().split("\n")[0] for label in right.get_xticklabels()]
+    many = {row["table"] for row in rows_of("uci-cuda.csv") if int(row["n"]) > 10_000}
+    assert set(shown) == many and len(shown) == len(many) == len(right.containers[0])
+    heights = {patch.get_height() for bars in right.containers for patch in bars}
+    assert {
+        float(r["rmse"]) for r in rows_of("uci-cuda.csv") if r["table"] == "pol"
+    } - heights == set()
+    plt.close(figure)
 
 
 @pytest.mark.parametrize("name", ["jobs-cpu.csv", "jobs-cuda.csv", "defaults.csv", "intervals.csv"])

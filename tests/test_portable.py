@@ -20,8 +20,9 @@ import sklearn.cluster, torch, typer  # other packages may use what there is
 assert not any(name.startswith("distgp") for name in sys.modules)
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "posix", "pty", "tty", "syslog"):
     sys.modules[name] = None
-for name in ("fork", "register_at_fork", "sysconf", "getuid", "geteuid", "getpgid", "killpg", "mkfifo", "uname",
-             "sched_getaffinity", "fchmod", "chown", "statvfs", "getloadavg", "O_NOFOLLOW", "O_DIRECTORY"):
+for name in ("fork", "register_at_fork", "sysconf", "getuid", "geteuid", "getpgid", "killpg", "mkfifo",
+             "uname", "sched_getaffinity", "fchmod", "chown", "statvfs", "getloadavg", "O_NOFOLLOW",
+             "O_DIRECTORY"):
     vars(os).pop(name, None)
 for name in ("SIGHUP", "SIGPIPE", "SIGALRM", "SIGUSR1", "SIGKILL", "alarm", "setitimer"):
     vars(signal).pop(name, None)

@@ -74,7 +74,9 @@ def about(room: str) -> str:
     path = SOURCE.joinpath(*room.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return re.split(r"(?<=\.)\s", said.partition("\n\n")[0].replace("\n", " "))[0].replace("|", "\\|")
+    return re.split(r"(?<=\.)\s", said.partition("\n\n")[0].replace("\n", " "))[0].replace(
+        "|", "\\|"
+    )
 
 
 def drawn() -> str:

@@ -5,13 +5,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types layers docs unit slow site-test tutorials hostile studies-quick bench format clean
+.PHONY: help setup demo test test-all lint types layers docs unit slow site-test tutorials hostile studies-quick bench map dist format clean
 
 # The UCI files for the study on real data, where they lie beside the checkout; else they are downloaded.
 export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
 
-help: ## Show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+##@ Begin
+
+help: ## List the habits of the project.
+	@awk -F ':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("distgp needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -19,61 +21,74 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
-setup: $(STAMP) ## Create .venv with everything pinned in constraints.txt
+setup: $(STAMP) ## Create the environment .venv, with the versions that constraints.txt pins.
 
-demo: $(STAMP) ## Fit 120,000 rows, compare all aggregators; writes build/demo.png
+demo: $(STAMP) ## Fit 120,000 rows, compare all aggregators, and draw build/demo.png.
 	@mkdir -p build
 	$(BIN)/distgp demo --output build/demo.png --force
 
-test: lint types layers docs unit ## Check everything: style, types, layers, docs, tests
+clean: ## Remove what was built, and the environment.
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-test-all: test slow studies-quick ## Check everything, and what takes longer: soaks, the studies in small
+##@ Check a change
 
-lint: $(STAMP) ## ruff: style and formatting
+test: lint types layers docs unit ## Check what every change must pass: style, types, layers, docs and tests.
+
+test-all: test slow studies-quick ## Check that and what takes longer: slow tests, and the paper's experiments in small.
+
+lint: $(STAMP) ## Check style and formatting with ruff.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP) ## pyright
+types: $(STAMP) ## Check types with pyright.
 	$(BIN)/pyright
 
-layers: $(STAMP) ## import-linter: imports point one way
+layers: $(STAMP) ## Check that imports point one way, with import-linter.
 	$(BIN)/lint-imports
 
-docs: $(STAMP) ## mkdocs, strict; writes build/site
+docs: $(STAMP) ## Build the site strictly, into build/site.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Two processes with a thread each: with more threads than cores they would wait for one another.
-unit: $(STAMP) ## pytest, without the slow tests
+unit: $(STAMP) ## Run the tests that are not slow.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-slow: $(STAMP) ## pytest, the slow tests alone
+slow: $(STAMP) ## Run the slow tests alone.
 	$(BIN)/python -m pytest -m slow
 
-site-test: $(STAMP) ## Open the built site in a real browser, which is installed where there is none
+format: $(STAMP) ## Rewrite the sources in the project's style.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+##@ Documentation
+
+site-test: $(STAMP) ## Open the built site in a real browser, which is installed where there is none.
 	command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y chromium
 	$(BIN)/python -m pytest tests/site
 
-tutorials: $(STAMP) ## Run the tutorials, and write what they print and draw into their pages and notebooks
+tutorials: $(STAMP) ## Run the tutorials, and write what they print and draw into pages and notebooks.
 	$(BIN)/python docs/pages.py docs/tutorials/*.md
 
-hostile: $(STAMP) ## Try to break it: all names, values, tables, files, signals, lost workers
+map: $(STAMP) ## Draw the map of the house from the imports, into docs/contributing.md.
+	$(BIN)/python docs/house.py
+
+##@ Before a release
+
+hostile: $(STAMP) ## Try to break it with bad values, tables, files and signals, and with lost workers.
 	rm -rf build/hostile
 	DISTGP_HOSTILE=full OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/hostile
 	$(BIN)/python tests/hostile/report.py
 
-studies-quick: $(STAMP) ## Every experiment of the paper in small; writes build/studies-quick
+studies-quick: $(STAMP) ## Run every experiment of the paper in small, into build/studies-quick.
 	rm -rf build/studies-quick
 	$(BIN)/python -m experiments all --quick --output build/studies-quick
 
-bench: $(STAMP) ## Run the benchmarks: beside peers, near the limit, whole jobs; then the others in small
+bench: $(STAMP) ## Run the benchmarks beside peers, near the limit and for whole jobs; the others in small.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@for script in peers limits "growth --largest=100000" "jobs --limit=60" precision streaming "aggregation --quick" "training --quick" \
 	  "estimator --quick" "engines --quick" "sparsegrid --quick"; do \
 	  set -- $$script; echo "== $$script"; $(BIN)/python benchmarks/$$1.py $$2 || exit 1; done
 
-format: $(STAMP) ## Rewrite the sources in the project's style
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
-
-clean: ## Remove what was built, the environment included
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+dist: $(STAMP) ## Build the sdist and the wheel, into dist.
+	rm -rf dist
+	$(BIN)/python -m build

@@ -1,3 +1,3 @@
 """The version, alone, so that anything may import it."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -86,6 +87,12 @@ def test_names_and_contents(built):
     listed = run(sys.executable, "-m", "zipfile", "-l", wheel, cwd=wheel.parent)
     assert "distgp/py.typed" in listed and "licenses/LICENSE" in listed
     assert not re.search(r"^(tests|benchmarks|experiments|docs)/", listed, re.MULTILINE)
+    with tarfile.open(sdist) as packed:
+        inside = {name.split("/")[1] for name in packed.getnames() if "/" in name}
+    assert inside == {
+        *("src", "pyproject.toml", "PKG-INFO", ".gitignore", "README.md", "LICENSE"),
+        *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
+    }
 
 
 def oldest() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -55,15 +56,44 @@ def free_bytes(device: torch.device) -> int | None:
     return max(0, min(known)) if known else None
 
 
+def total_bytes() -> int | None:
+    """Return the bytes of memory that the machine or its control group has; None where that is unknown."""
+    asked = _told_by_windows()
+    known = [_pages("SC_PHYS_PAGES") if asked is None else asked[0], _number(CGROUP / "memory.max")]
+    return min((total for total in known if total is not None), default=None)
+
+
 def _of_machine() -> int | None:
-    """The memory that is available without swapping, or by POSIX that is free; None where unknown."""
-    available = _named(MEMORY).get("MemAvailable:")
+    """The memory that is available without swapping; half of all of it where the system does not tell."""
+    available, asked = _named(MEMORY).get("MemAvailable:"), _told_by_windows()
     if available is not None:
         return 1024 * available
+    if asked is not None:
+        return asked[1]
+    free = _pages("SC_AVPHYS_PAGES")
+    if free is not None:
+        return free
+    total = _pages("SC_PHYS_PAGES")  # macOS knows this number alone
+    return None if total is None else total // 2
+
+
+def _pages(name: str) -> int | None:
+    """The bytes of a number of pages that POSIX systems tell; None where this one does not."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf(name)
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def _told_by_windows() -> tuple[int, int] | None:
+    """The bytes of all memory and of what is available, as Windows tells them; None elsewhere."""
+    library = getattr(ctypes, "windll", None)
+    if library is None:
+        return None
+    status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX, which begins with its own size in bytes
+    if not library.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        return None
+    return status[1], status[2]
 
 
 def _of_group() -> int | None:

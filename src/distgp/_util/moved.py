@@ -16,6 +16,8 @@ MOVED = {
     },
 }
 """Where modules are now, by the names that version 0.2 documented."""
+GOES = "0.6.0"
+"""The release in which the old names go: they moved in 0.3.0, and work for two more minor releases."""
 
 
 class MovedModules(MetaPathFinder, Loader):
@@ -31,8 +33,7 @@ class MovedModules(MetaPathFinder, Loader):
 
         new = MOVED[spec.name]
         warn_user(
-            f"{spec.name} is now {new}: import from there; the old name goes after two more minor "
-            "releases",
+            f"{spec.name} is now {new}: import from there; the old name goes in distgp {GOES}",
             FutureWarning,
         )
         found = importlib.import_module(new)

@@ -392,5 +392,7 @@ def _keep_token_private() -> None:
             path.chmod(path.stat().st_mode & 0o700)
         elif not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
             path.parent.mkdir(0o700, exist_ok=True)
-            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(
+                path, "x", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)
+            ) as file:
                 file.write(secrets.token_hex(32))

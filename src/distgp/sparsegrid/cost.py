@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import comb, prod
-from pathlib import Path
 from typing import TypedDict, Unpack
 
 import torch
 
+from distgp._util.machine import total_bytes
 from distgp.experts.base import CHUNK_ENTRIES
 from distgp.sparsegrid.grids import Combination, axis_increment, axis_size, check_size, index_set
 
@@ -196,8 +196,5 @@ def memory_limit(device: torch.device) -> int:
     """Half of the bytes that the machine, its container, or the GPU has."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1] // 2
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    container = Path("/sys/fs/cgroup/memory.max")
-    if container.is_file() and (text := container.read_text().strip()).isdigit():
-        total = min(total, int(text))
-    return total // 2
+    total = total_bytes()
+    return sys.maxsize if total is None else total // 2

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distgp._util.interrupts import telling
-from distgp._util.progress import doing
+from distgp._util.progress import doing, telling
 from distgp.aggregation import Ensemble, default_aggregator
 from distgp.data import shard as sample
 from distgp.data.partition import split, with_communication

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from distgp._util.checks import silenced, warn_user
-from distgp._util.interrupts import telling
-from distgp._util.progress import Progress, doing
+from distgp._util.progress import Progress, doing, telling
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distgp.data import parquet
+from distgp.data import moments, parquet
 from distgp.data import shard as sample
 from distgp.data.encoding import Columns
 from distgp.data.rows import Rows, Schema
@@ -67,10 +67,10 @@ class FileRows:
         if transform is not None:
             raw = raw.derive(_transformed, transform)
         linear, d = plan.mean == "linear", schema.n_features
-        scaling = parquet.scaling_of(raw, plan.normalize, d, schema.blocks, linear)
+        scaling = moments.scaling_of(raw, plan.normalize, d, schema.blocks, linear)
         scaling = replace(scaling, latitudes=plan.latitudes)
-        shards = parquet.standardise(raw, scaling, plan.like)
-        noise = parquet.mean_noise(raw) if "noise_variance" in self.given else None
+        shards = moments.standardise(raw, scaling, plan.like)
+        noise = moments.mean_noise(raw) if "noise_variance" in self.given else None
         return plan, Placed(engine, shards, schema, (scaling,), (transform,), row_noise=noise)
 
     def _stretches(

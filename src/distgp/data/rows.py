@@ -338,8 +338,8 @@ def learnt(
 
 
 def with_targets(
-    X: np.ndarray, y: ArrayLike, keep: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X: Any, y: ArrayLike, keep: np.ndarray | None
+) -> tuple[Any, np.ndarray, np.ndarray]:
     """Keep those rows of X that have all their targets, of those to be kept; and tell which these are."""
     targets = targets_of(len(X), y)
     has = have_targets(targets)

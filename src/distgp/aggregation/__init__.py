@@ -5,10 +5,10 @@ from distgp.aggregation.base import (
     AggregationError,
     Aggregator,
     Combined,
+    Ensemble,
     default_aggregator,
     register,
 )
-from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.exact import Exact, SolveWarning
 from distgp.aggregation.gram import Pooled
 from distgp.aggregation.marginals import (

@@ -13,8 +13,14 @@ from torch import Tensor
 from distgp._util.checks import is_integer, warn_user
 from distgp._util.machine import free_bytes
 from distgp._util.progress import Progress
-from distgp.aggregation.base import Aggregator, Combined, check_choice, check_not_negative, refusal
-from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.base import (
+    Aggregator,
+    Combined,
+    Ensemble,
+    check_choice,
+    check_not_negative,
+    refusal,
+)
 from distgp.aggregation.gram import PooledCombined
 from distgp.aggregation.solve import KEPT, KernelMatrix, Watched, conjugate_gradients
 from distgp.data import shard as sample

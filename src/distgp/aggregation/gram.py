@@ -18,8 +18,14 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import WIDE, Aggregator, Combined, predicted_parts, refusal
-from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.base import (
+    WIDE,
+    Aggregator,
+    Combined,
+    Ensemble,
+    predicted_parts,
+    refusal,
+)
 from distgp.aggregation.variance import Basis
 from distgp.engines import travels
 from distgp.experts import LinearPosterior, Prediction, SparsePosterior, SparseSums

@@ -19,11 +19,11 @@ from distgp.aggregation.base import (
     WIDE,
     Aggregator,
     Combined,
+    Ensemble,
     check_choice,
     check_not_negative,
     predicted_parts,
 )
-from distgp.aggregation.ensemble import Ensemble
 from distgp.engines import travels
 from distgp.experts import Posterior, Prediction
 from distgp.experts.base import latent_variance

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
-from distgp.aggregation.base import WIDE, Aggregator, Combined, joined
-from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.base import WIDE, Aggregator, Combined, Ensemble, joined
 from distgp.aggregation.marginals import (
     MarginalAggregator,
     Marginals,

@@ -17,12 +17,12 @@ from distgp.aggregation.base import (
     WIDE,
     Aggregator,
     Combined,
+    Ensemble,
     check_choice,
     check_not_negative,
     joined,
     predictions,
 )
-from distgp.aggregation.ensemble import Ensemble
 from distgp.aggregation.variance import (
     Basis,
     Central,

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp._util.checks import warn_user
-from distgp.aggregation.base import WIDE, Combined, joined, predictions
-from distgp.aggregation.ensemble import Ensemble
+from distgp.aggregation.base import WIDE, Combined, Ensemble, joined, predictions
 from distgp.aggregation.nested import moment_entries, moments
 from distgp.data.shard import Shard
 from distgp.engines import travels

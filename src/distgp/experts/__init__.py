@@ -1,11 +1,10 @@
 """Experts: Gaussian processes on one shard, exact, sparse, or conditioned on nearest rows."""
 
 from distgp.experts import inducing
-from distgp.experts.base import Expert, Posterior, Prediction
+from distgp.experts.base import Expert, Parameters, Posterior, Prediction
 from distgp.experts.exact import ExactExpert, ExactPosterior
 from distgp.experts.linear import LinearPosterior
 from distgp.experts.nearest import NearestExpert, NearestPosterior
-from distgp.experts.parameters import Parameters
 from distgp.experts.sparse import SparseExpert, SparsePosterior
 from distgp.experts.sums import SparseSums
 

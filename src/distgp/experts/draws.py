@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from distgp.data.shard import Shard
-from distgp.experts.base import chunk_rows
-from distgp.experts.parameters import Parameters
+from distgp.experts.base import Parameters, chunk_rows
 from distgp.kernels import PriorDraws, prior_draws
 from distgp.likelihoods import noise_of_rows
 

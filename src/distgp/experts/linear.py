@@ -11,8 +11,7 @@ from torch import Tensor
 
 from distgp import linalg
 from distgp.engines import Kinds
-from distgp.experts.base import Posterior, in_chunks
-from distgp.experts.parameters import Parameters
+from distgp.experts.base import Parameters, Posterior, in_chunks
 
 EXPERTS_AT_ONCE = 32
 """Experts that predict at once: a solve with few points for each of many experts is slow."""

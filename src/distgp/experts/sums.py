@@ -21,8 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from distgp import linalg
 from distgp.data.shard import Shard
-from distgp.experts.base import chunk_rows
-from distgp.experts.parameters import Parameters
+from distgp.experts.base import Parameters, chunk_rows
 from distgp.likelihoods import noise_factor
 
 

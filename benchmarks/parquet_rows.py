@@ -25,7 +25,7 @@ from _measure import processor, read_csv, table_in_page, write_csv
 
 import distgp
 from distgp.aggregation import Ensemble
-from distgp.data import parquet
+from distgp.data import moments, parquet
 from distgp.training import Learning
 
 RESULTS = Path(__file__).parent / "results" / "parquet.csv"
@@ -66,8 +66,8 @@ def noted(times: dict[str, float], step: str, function: Callable[..., Any]) -> C
 def measured(rows: int, engine: str) -> dict[str, object]:
     times: dict[str, float] = dict.fromkeys(STEPS, 0.0)
     parquet.read = noted(times, "read", parquet.read)
-    parquet.scaling_of = noted(times, "standardise", parquet.scaling_of)
-    parquet.standardise = noted(times, "standardise", parquet.standardise)
+    moments.scaling_of = noted(times, "standardise", moments.scaling_of)
+    moments.standardise = noted(times, "standardise", moments.standardise)
     Learning.on = noted(times, "train", Learning.on)
     Ensemble.condition = staticmethod(noted(times, "condition", Ensemble.condition))
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from distgp import DistributedGPRegressor, selection
-from distgp.data import parquet
+from distgp.data import moments, parquet
 from distgp.data.table import TableError
 from distgp.engines import LocalEngine
 
@@ -140,7 +140,7 @@ def test_targets_that_cannot_be_transformed_are_refused(table, path, tmp_path):
 @pytest.mark.parametrize("weight", [{}, {"sample_weight": "w"}])
 @ALL
 def test_a_linear_mean_is_that_of_all_rows(table, path, kind, weight, monkeypatch):
-    monkeypatch.setattr(parquet, "MOMENT_ROWS", 50)
+    monkeypatch.setattr(moments, "MOMENT_ROWS", 50)
     here, there = both(table, path, KINDS[kind] | {"mean": "linear"}, **weight)
     for name in ("x_mean", "x_scale", "y_mean", "y_scale", "slope"):
         found, wanted = (getattr(gp.model_.targets[0].scaling, name) for gp in (there, here))

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import distgp
 from distgp import DistributedGPRegressor
-from distgp.files.model_file import FORMAT, NAMES, checksum, name_of
+from distgp.files.model_file import FORMAT, checksum
+from distgp.files.tree import NAMES, name_of
 
 X = np.random.default_rng(0).uniform(-2, 2, size=(180, 2))
 Y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=180)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from distgp._util.checks import is_integer, silenced
-from distgp._util.interrupts import told_with
+from distgp._util.progress import told_with
 from distgp._util.threads import Lock, gradients, on_named_devices
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns

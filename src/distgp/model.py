@@ -75,18 +75,8 @@ Target = TypeVar("Target", bound=OneTarget)
 class Model(Generic[Target]):
     """One model for each target, and what they have in common.
 
-    Parameters
-    ----------
-    targets : tuple of TargetModel
-        One for each target.
-    one_target : bool
-        Whether the targets were given as one column, so that results have no dimension for them.
-    schema : Schema
-        The columns of the inputs.
-    seed : int
-        The seed of the fit.
-    inputs : TrainingInputs, optional
-        The training inputs' moments and distances; None in files of earlier versions.
+    Where there is `one_target`, given as one column, results have no dimension for targets. `inputs` are
+    None in files of earlier versions.
     """
 
     targets: tuple[Target, ...]
@@ -115,26 +105,10 @@ class Model(Generic[Target]):
 class TargetModel:
     """All that predicts one target.
 
-    Parameters
-    ----------
-    scaling : Scaling
-        The units of the data.
-    ensemble : Ensemble
-        The conditioned experts.
-    aggregation : Aggregator
-        How they are combined.
-    combined : Combined
-        The combination, computed once: the posterior of f.
-    likelihood : Gaussian
-        How f becomes y, or g(y) where there is a transform.
-    training : TrainingResult or None
-        How θ was found.
-    transform : Transform, optional
-        The experts model g(y) instead of the target y.
-    calibration : Calibration, optional
-        How far errors on rows held out reach.
-
-    Predictions of g(y), where there is a transform, are called Gaussian here: only they are.
+    `combined` is the posterior of f that the aggregation made of the ensemble, once; by the likelihood f
+    becomes y, or g(y) where there is a transform, which the experts then model. Predictions of g(y) are
+    called Gaussian here: only they are. `training` is None where θ was given, and the calibration where
+    no rows were held out for it.
     """
 
     scaling: Scaling

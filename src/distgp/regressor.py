@@ -16,7 +16,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from distgp import export, pipeline
+from distgp import export, file_rows, pipeline, predicting
 from distgp._util.checks import a_count, a_probability, a_seed, is_auto, silenced
 from distgp._util.progress import Progress
 from distgp.aggregation import Aggregator
@@ -417,7 +417,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             files.check_names(given)
             plan = self._plan(None, files.n)
             check_files(plan, given)
-            rows = pipeline.FileRows(files, target, columns, missing, given)
+            rows = file_rows.FileRows(files, target, columns, missing, given)
             with Progress(f"fitting {files.n:,} rows", show=plan.verbose):
                 fitted = fit_files(plan, rows)
             self._keep(plan, fitted)
@@ -553,7 +553,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
         model = self._model(aggregation)
         with self._predicting(points):
-            mean, *more = pipeline.predict(model, points, what, latent=latent, noise=noise)
+            mean, *more = predicting.predict(model, points, what, latent=latent, noise=noise)
         if return_cov:
             covariance = _blanked(more[0].swapaxes(0, 1), keep).swapaxes(0, 1)
             return _blanked(mean, keep), _blanked(covariance, keep)
@@ -641,7 +641,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
         model = self._model_of_intervals(aggregation, latent)
         with self._predicting(points):
-            out = pipeline.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
+            out = predicting.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
         out = _blanked(out, keep)
         return out if np.ndim(q) else out[..., 0]
 
@@ -673,7 +673,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         points, keep = self._points(X)
         model, levels = self._model_of_intervals(aggregation, latent), _central(coverage)
         with self._predicting(points):
-            mean, variance, lower, upper = pipeline.with_interval(
+            mean, variance, lower, upper = predicting.with_interval(
                 model, points, levels, latent=latent
             )
         values = (mean, np.sqrt(variance), lower, upper)
@@ -699,12 +699,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         points, keep = self._points(X)
         model = self._model(options.pop("aggregation", None))
         noise = numbers_of_rows("noise_variance", options.pop("noise_variance", None), len(points))
-        mean, variance = pipeline.predict_gaussian(model, points, noise=noise, **options)
+        mean, variance = predicting.predict_gaussian(model, points, noise=noise, **options)
         targets = observed_targets(y, mean.shape)
         if keep is not None and not keep.any():
             return float("nan")
         fine = slice(None) if keep is None else keep
-        return pipeline.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
+        return predicting.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
 
     def score(self, X: Inputs, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R² of the means, of the rows that are predicted: with missing="drop", the complete ones.
@@ -800,7 +800,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         a_count()("n_samples", n_samples)
         points, keep = self._points(X)
         seed = a_seed("random_state", random_state)
-        return _blanked(pipeline.draw(self.model_, points, n_samples, seed, latent), keep)
+        return _blanked(predicting.draw(self.model_, points, n_samples, seed, latent), keep)
 
     def decompose(self, X: Inputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """The parts that f is the sum of, one for each part of the kernel, with their uncertainty.
@@ -831,7 +831,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         ['level', 'Periodic', 'Linear']
         """
         points, keep = self._points(X)
-        found, names = pipeline.parts(self.model_, points), ["level"]
+        found, names = predicting.parts(self.model_, points), ["level"]
         for name in self.summary().targets[0].kernel:
             again = sum(other.partition(" #")[0] == name for other in names)
             names.append(f"{name} #{again + 1}" if again else name)
@@ -860,7 +860,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
                 "this model does not know what its training rows looked like, since an earlier version of "
                 "distgp fitted it: fit it again"
             )
-        inputs = pipeline.points(model, points, warn=False).inputs
+        inputs = predicting.points(model, points, warn=False).inputs
         return _blanked(novelty(model.inputs, model.targets[0].ensemble, inputs), keep)
 
     def to_torch(self, latent: bool = False) -> torch.nn.Module:
@@ -1053,10 +1053,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             return self.model_
         method: Any = RESOLVERS["aggregation"]("aggregation", aggregation)
         if not isinstance(aggregation, str):
-            return pipeline.combined_by(self.model_, method)
+            return predicting.combined_by(self.model_, method)
         known: dict[str, Model[TargetModel]] = vars(self).setdefault("_combinations", {})
         if aggregation not in known:
-            known[aggregation] = pipeline.combined_by(self.model_, method)
+            known[aggregation] = predicting.combined_by(self.model_, method)
         return known[aggregation]
 
     def _model_of_intervals(
@@ -1065,7 +1065,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         """The model by an aggregator; refused where it is calibrated for another, unless `latent`."""
         found = self._model(aggregation)
         if not latent:
-            pipeline.check_calibration(self.model_, found)
+            predicting.check_calibration(self.model_, found)
         return found
 
     def _is_expert_by_name(self, expert: Expert) -> bool:

@@ -9,7 +9,7 @@ import torch
 from pyarrow import parquet as pq
 
 import distgp
-from distgp.data import parquet
+from distgp.data import moments, parquet
 from distgp.data.parquet import ParquetRows
 from distgp.data.scaling import Scaling
 from distgp.data.shard import concatenate, unstack
@@ -96,13 +96,13 @@ def test_the_scaling_of_parts_is_that_of_the_whole(folder, workers):
     shards, columns = read(folder, workers, 6)
     rows = concatenate([shard for batch in shards.gather().items for shard in unstack(batch)])
     wanted = Scaling.of(rows.X.numpy(), rows.y.numpy(), True)
-    found = parquet.scaling_of(shards, True, len(columns.features))
+    found = moments.scaling_of(shards, True, len(columns.features))
     for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
         np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-12)
-    identity = parquet.scaling_of(shards, False, 4)
+    identity = moments.scaling_of(shards, False, 4)
     assert (identity.x_mean == 0).all() and (identity.x_scale == 1).all()
     assert (identity.y_mean, identity.y_scale) == (0.0, 1.0)
-    scaled = parquet.standardise(shards, found, LIKE.float())
+    scaled = moments.standardise(shards, found, LIKE.float())
     for raw, batch in zip(shards.gather().items, scaled.gather().items, strict=True):
         assert (
             batch.X.dtype == batch.y.dtype == torch.float32 and batch.y.shape == batch.X.shape[:2]
@@ -144,7 +144,7 @@ def test_files_that_workers_cannot_read(tmp_path, folder):
     with pytest.raises(
         TableError, match=r"the target is constant \(5\): there is nothing to learn"
     ):
-        parquet.scaling_of(read(tmp_path / "u.parquet")[0], True, 1)
+        moments.scaling_of(read(tmp_path / "u.parquet")[0], True, 1)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_tables_that_change_while_they_are_read(tmp_path):
 
 def test_rows_that_workers_read_are_those_of_the_fit_or_refused(tmp_path):
     """Between looking at the files and reading their rows, and between reading them twice."""
-    from distgp import pipeline
+    from distgp import file_rows
 
     rng = np.random.default_rng(1)
     for i in range(times(6, 200)):
@@ -203,7 +203,7 @@ def test_rows_that_workers_read_are_those_of_the_fit_or_refused(tmp_path):
         gp = tiny(training=None)
         point = pd.DataFrame({"a": [0.0], "b": [0.0]})
         expected = gp.fit_parquet(str(path), target="y").predict(point)
-        real, done = pipeline.FileRows, []
+        real, done = file_rows.FileRows, []
 
         def later(*given, real=real, change=change, path=path, other=other, done=done):
             done.append(1)
@@ -211,7 +211,7 @@ def test_rows_that_workers_read_are_those_of_the_fit_or_refused(tmp_path):
             return real(*given)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipeline, "FileRows", later)
+            patch.setattr(file_rows, "FileRows", later)
             found = outcome(
                 "changed underneath", lambda gp=gp, path=path: gp.fit_parquet(str(path), target="y")
             )

@@ -10,6 +10,7 @@ from distgp import RBF, Linear, Matern52, RationalQuadratic
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
 from distgp.files import model_file as persistence
+from distgp.files import tree
 from distgp.kernels import ParameterError, Stationary, coordinates
 from distgp.sparsegrid import factors
 
@@ -124,14 +125,14 @@ def test_files_keep_it_and_those_from_before_load(tmp_path, monkeypatch):
     path = tmp_path / "kernel.safetensors"
     persistence.save(path, 2.0 * pair(RBF)[0] + Linear(), {})
     close(persistence.load(path)(X), (2.0 * pair(RBF)[0] + Linear())(X), rtol=0, atol=0)
-    before = persistence._Encoder._object
+    before = tree.Encoder._object
 
     def without(self, value, path):
         node = before(self, value, path)
         node["fields"].pop("shared", None)
         return node
 
-    monkeypatch.setattr(persistence._Encoder, "_object", without)
+    monkeypatch.setattr(tree.Encoder, "_object", without)
     persistence.save(path, example(RationalQuadratic, 5), {})
     found = persistence.load(path)
     assert found.shared is None and "shared" in {s.name for s in dataclasses.fields(found)}

@@ -41,11 +41,8 @@ def keep_freed_memory() -> None:
 def free_bytes(device: torch.device) -> int | None:
     """Return the bytes that a process can still take on a device; None where that is unknown.
 
-    Parameters
-    ----------
-    device : torch.device
-        For a GPU, memory that PyTorch holds but does not use counts as free. For a CPU it is the least
-        of what the machine, the control group and the limit of the process (ulimit -v) have left.
+    For a GPU, memory that PyTorch holds but does not use counts as free. For a CPU it is the least of what
+    the machine, the control group and the limit of the process (ulimit -v) have left.
     """
     if device.type == "cuda":
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -155,17 +152,7 @@ def _named(path: Path) -> dict[str, int]:
 
 
 def refuse_above_free(needed: int, device: torch.device, what: str, instead: str) -> None:
-    """Raise a MemoryError where work needs more bytes than `SHARE` of what is free.
-
-    Parameters
-    ----------
-    needed : int
-        The bytes.
-    device : torch.device
-        Where they are needed.
-    what, instead : str
-        What needs them, and what to do instead.
-    """
+    """Raise a MemoryError, which says what to do `instead`, if work needs over `SHARE` of what is free."""
     free = free_bytes(device)
     if free is not None and needed > SHARE * free:
         raise MemoryError(

@@ -1,11 +1,13 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long work, told while it is done, and what was done by then where the user interrupts it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Timer
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -152,3 +154,22 @@ def doing(what: str) -> None:
     shown = _SHOWN.get()
     if shown is not None:
         shown.begin(text=what)
+
+
+@contextmanager
+def telling(name: str, known: Callable[[dict[str, Any]], object]) -> Iterator[None]:
+    """Tell under a name, with the interrupt, what is known by then if the user interrupts the block.
+
+    It need not be computed again. The function gets what was told further inside, by name.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        inside = told_with(stop)
+        vars(stop)["told"] = {**inside, name: known(inside)}
+        raise
+
+
+def told_with(error: BaseException) -> dict[str, Any]:
+    """Return what was told with an interrupt, by name; nothing with other errors."""
+    return vars(error).get("told", {})

@@ -426,7 +426,7 @@ class Combined(ABC):
 def with_diagonal(covariance: Tensor, variance: Tensor) -> Tensor:
     """The same correlations with these variances: still positive semi-definite."""
     diagonal = covariance.diagonal()
-    root = (variance / latent_variance(diagonal, torch.zeros_like(diagonal))).sqrt()
+    root = (variance / latent_variance(diagonal)).sqrt()
     scaled = root[:, None] * covariance * root[None, :]
     scaled.diagonal().copy_(variance)
     return 0.5 * (scaled + scaled.mT)

@@ -85,10 +85,8 @@ class MarginalAggregator(Aggregator):
         mean, variance, base, noise = torch.tensor([0.5, 0.2, 1.0, 0.1], dtype=WIDE)[:, None, None]
         tried = Marginals(mean, variance, torch.zeros_like(base), base, noise)
         kept = tried.observed() if self.space == "observed" else tried
-        found = self.merged([tried])
-        return torch.allclose(found.mean, kept.mean[0]) and torch.allclose(
-            found.variance, kept.variance[0]
-        )
+        one = self.merge(kept)
+        return all(map(torch.allclose, (one.mean, one.variance), (kept.mean[0], kept.variance[0])))
 
     def posterior(self, ensemble: Ensemble) -> Combined:
         """Keep the formula: nothing is to be computed before there are test points."""
@@ -158,8 +156,7 @@ def expert_marginals(posterior: Posterior, X: Tensor) -> Marginals:
 
 def marginals(posterior: Posterior, out: Prediction, X: Tensor) -> Marginals:
     """The predictions of experts with their priors, floored as the variances are."""
-    prior = posterior.prior(X)
-    prior = latent_variance(prior, torch.zeros_like(prior)).expand_as(out.mean)
+    prior = latent_variance(posterior.prior(X)).expand_as(out.mean)
     noise = posterior.parameters.noise.to(X.dtype).expand(posterior.count)[:, None]
     return Marginals(out.mean, out.variance, torch.zeros_like(prior), prior, noise)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,32 +19,23 @@ from pyarrow import types
 
 from distgp._util.checks import warn_user
 from distgp.data.table import TableError, pc, refuse_repeated
+from distgp.data.values import (
+    Values,
+    as_text,
+    categories_of,
+    distinct,
+    kind_of,
+    numbers,
+    refuse_misread,
+    zone_of,
+)
 
 CYCLES = {"year": (0.0, 365.2425), "week": (4.0, 7.0), "day": (0.0, 1.0)}
 """A day since 1970 at which each cycle begins, and its length: 1970-01-01 was a Thursday."""
-MOST_CATEGORIES = 100
-FEW_CATEGORIES = 5  # texts up to which any make a category
-MOSTLY, ALONE, FEW_ROWS = 0.8, 0.9, 20
-"""Texts are refused as a category where more than `MOSTLY` of them are numbers or dates, or where more
-than the share `ALONE` of the rows, and so many rows at least, have a text of their own."""
 MOST_NAMES = 50  # columns that an error message lists
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")  # pandas' names of an index in files
-_LIKE_A_NUMBER = re.compile(r"\s*[-+]?(\d[\d.,]*|[.,]\d+)([eE][-+]?\d+)?\s*")
-_LIKE_A_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
-Values: TypeAlias = "pa.Array | pa.ChunkedArray"
 Kind = Literal["number", "category", "date"]
-TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "number": (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal),
-    "date": (types.is_timestamp, types.is_date),
-    "category": (
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        lambda type_: types.is_dictionary(type_) and kind_of(type_.value_type) != "other",
-    ),
-    "empty": (types.is_null,),
-}
 CHOICES = {
     "missing": ("refuse", "drop", "impute"),
     "dates": ("refuse", "expand"),
@@ -96,10 +87,10 @@ class Column:
         if kind == "category":
             texts = texts_of(name)
             if not labels and not types.is_dictionary(type_):
-                _refuse_misread(name, texts, rows)
-            return Column(name, kind, _categories(name, texts))
+                refuse_misread(name, texts, rows)
+            return Column(name, kind, categories_of(name, texts))
         if kind == "date" and dates == "expand":
-            return Column(name, kind, time_of_day=types.is_timestamp(type_), zone=_zone(type_))
+            return Column(name, kind, time_of_day=types.is_timestamp(type_), zone=zone_of(type_))
         if kind == "date":
             raise TableError(
                 f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "
@@ -176,7 +167,7 @@ class Column:
 
     def _stamps(self, values: Values) -> Values:
         """Return dates and times as clocks show them; refuse those of another kind than in fitting."""
-        kind, zone = values.type, _zone(values.type)
+        kind, zone = values.type, zone_of(values.type)
         if types.is_integer(kind) or types.is_floating(kind):
             raise TableError(
                 f"column {self.name!r} held dates in fitting, and now holds {kind}: give dates"
@@ -202,79 +193,6 @@ class Column:
                 f"column {self.name!r} holds dates more than 290,000 years from 1970, expected nearer "
                 f"ones: correct them, or give years as numbers ({error})"
             ) from error
-
-
-def kind_of(type_: pa.DataType) -> str:
-    """Tell the kind of a column of this type, "empty" and "other" included."""
-    return next((kind for kind, tests in TYPES.items() if any(t(type_) for t in tests)), "other")
-
-
-def numbers(name: str, values: Values) -> np.ndarray:
-    """Turn values into float64, (rows,); missing ones become NaN."""
-    try:
-        wide = values.cast(pa.float64(), safe=False)
-    except pa.ArrowException as error:
-        raise TableError(
-            f"column {name!r} is {values.type}, expected numbers as in fitting: {error}"
-        ) from error
-    return pc.fill_null(wide, math.nan).to_numpy(zero_copy_only=False)
-
-
-def as_text(values: Values) -> Values:
-    """Turn values of any type into text."""
-    if types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    return values.cast(pa.string())
-
-
-def distinct(values: Values) -> set[str]:
-    """List the different values of a column, as text, without missing ones."""
-    return {value for value in pc.unique(as_text(values)).to_pylist() if value is not None}
-
-
-def _zone(type_: pa.DataType) -> str:
-    """Return the time zone of a type of times; "" for none."""
-    return getattr(type_, "tz", None) or ""
-
-
-def _categories(name: str, texts: set[str]) -> tuple[str, ...]:
-    """Sort the texts of a category; refuse more than `MOST_CATEGORIES`."""
-    found = sorted(texts)
-    if len(found) > MOST_CATEGORIES:
-        looks = "a name or a number; convert it,"
-        if _LIKE_A_DATE.match(found[len(found) // 2]):
-            looks = "dates; make times of them, by pandas.to_datetime for one,"
-        raise TableError(
-            f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
-            f"it looks like {looks} or leave it out (--drop {name})"
-        )
-    return tuple(found)
-
-
-def _refuse_misread(name: str, texts: set[str], rows: int) -> None:
-    """Refuse texts that are numbers or dates with a few others among them, or all names of one row."""
-    if not FEW_CATEGORIES < len(texts) <= MOST_CATEGORIES:
-        return
-    dates = {text for text in texts if _LIKE_A_DATE.match(text)}
-    numbers = {text for text in texts if _LIKE_A_NUMBER.fullmatch(text)} - dates
-    others = sorted(texts - dates - numbers)
-    misread = others if len(numbers) > len(dates) else len(dates) > MOSTLY * len(texts)
-    if misread and len(texts) - len(others) > MOSTLY * len(texts):
-        kind, by = (
-            ("numbers", "to_numeric") if len(numbers) > len(dates) else ("dates", "to_datetime")
-        )
-        mark = f", but not {others[0]!r}: leave such cells empty," if others else ": convert them"
-        raise TableError(
-            f"column {name!r} is text, though {len(texts) - len(others)} of its {len(texts)} different "
-            f"values are {kind}{mark} by pandas.{by} for one, or say that they are labels by "
-            f"categorical=[{name!r}] (--categorical {name})"
-        )
-    if rows >= FEW_ROWS and len(texts) > ALONE * rows:
-        raise TableError(
-            f"column {name!r} is text with {len(texts)} different values in {rows} rows, so that it tells "
-            f"nothing of other rows: leave it out (--drop {name}), or say that they are labels by "
-            f"categorical=[{name!r}] (--categorical {name})"
-        )
 
 
 @dataclass(frozen=True)

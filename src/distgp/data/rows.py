@@ -1,7 +1,4 @@
-"""Rows in this process: from arrays, and from tables of pandas, polars and pyarrow, to numbers.
-
-`Rows` are the numbers, with all that was given for each row, and the `Schema` of their columns.
-"""
+"""Rows in this process, as numbers: from arrays, and from tables of pandas, polars and pyarrow."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from distgp.data.encoding import Columns, complete_rows, learn
 from distgp.data.table import TableError
 
 if TYPE_CHECKING:
+    import pandas
     from narwhals.typing import IntoFrame
 
 NOTHING_LEFT = "no row is left after dropping those with missing values"
@@ -42,8 +40,7 @@ class Schema:
     @staticmethod
     def of(columns: Columns) -> Schema:
         """The schema of the numbers that were made of the columns of a table."""
-        names = tuple(columns.features)
-        return Schema(len(names), names, columns)
+        return Schema(len(columns.features), tuple(columns.features), columns)
 
     @property
     def columns(self) -> Columns | None:
@@ -159,9 +156,7 @@ def column_of(X: object, value: object, name: str) -> ArrayLike | None:
             f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
         )
     place, table = names_of(X).index(value), getattr(X, "iloc", None)
-    if table is not None:
-        return table[:, place]
-    return np.asarray(to_arrow(X).column(place))
+    return np.asarray(to_arrow(X).column(place)) if table is None else table[:, place]
 
 
 def numbers_of_rows(
@@ -310,7 +305,7 @@ def to_arrow(X: Frame) -> pa.Table:
         ) from error
 
 
-def _with_texts(X: Any) -> Any:
+def _with_texts(X: pandas.DataFrame) -> pandas.DataFrame:
     """Make texts such as "(0, 1]" of categories that Arrow has no type for: those of `pandas.cut`."""
     of = {name: getattr(kind, "categories", None) for name, kind in X.dtypes.items()}
     found = [n for n, c in of.items() if str(getattr(c, "dtype", "")).startswith(STRANGE)]

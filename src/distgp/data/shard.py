@@ -292,11 +292,6 @@ def sizes(placement: Placement[Any]) -> Tensor:
     return torch.cat(placement.map(_sizes))
 
 
-def split_each(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Cut a tensor (M, …) with one entry per expert into the parts of a placement's items."""
-    return list(values.split(list(counts)))
-
-
 def sampled(placement: Placement[Shard], share: float, seed: int) -> Placement[Shard]:
     """Keep a random share of every shard's rows, at least one row each; all of them from 1 on."""
     return placement if share >= 1.0 else placement.derive(_sampled, share, seed)

@@ -460,7 +460,7 @@ def in_chunks(function: Callable[[Tensor], Result], X: Tensor, entries: int) -> 
         return on_threads(function, X.split(even_size(N, size, torch.get_num_threads()), -2))
 
 
-def latent_variance(prior: Tensor, explained: Tensor) -> Tensor:
+def latent_variance(prior: Tensor, explained: Tensor | float = 0.0) -> Tensor:
     """prior − explained, floored at ε·prior, and at √tiny where the prior itself is 0."""
     info = torch.finfo(prior.dtype)
     return torch.maximum(prior - explained, info.eps * prior + info.tiny**0.5)

@@ -1,168 +1,31 @@
-"""Models in files: one safetensors file, its header a JSON description. Never pickle.
-
-A model is a tree of our own frozen dataclasses with tensors at its leaves, each stored in the memory
-order that it had, so that a loaded model computes the same numbers to the last bit. Classes are written
-by the names in `NAMES`, never by module paths, and no other class is ever built from a file.
-"""
+"""Models in files: one safetensors file, its header a JSON description. Never pickle."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from distgp import sparsegrid
 from distgp._util.checks import silenced
-from distgp._util.types import refuse_other_types
 from distgp._version import __version__
-from distgp.aggregation import AGGREGATORS, Ensemble, variance
-from distgp.aggregation.base import POSTERIORS
-from distgp.aggregation.exact import ExactCombined
-from distgp.aggregation.gram import PooledCombined
-from distgp.aggregation.marginals import MarginalCombined
-from distgp.aggregation.nearest import NearestCombined
-from distgp.aggregation.nested import AugmentedCombined, AugmentedExperts, NestedCombined
-from distgp.aggregation.optimal import LocalCombined
-from distgp.aggregation.variance import Basis, WeightedCombined
-from distgp.data import PARTITIONS, Scaling, Shard, encoding
 from distgp.data.rows import Schema
-from distgp.diagnostics.calibration import Calibration
-from distgp.diagnostics.novelty import TrainingInputs
-from distgp.engines import LocalPlacement
-from distgp.experts import (
-    EXPERTS,
-    ExactPosterior,
-    NearestPosterior,
-    Parameters,
-    Posterior,
-    SparsePosterior,
-    SparseSums,
-)
-from distgp.experts.neighborhoods import GlobalPart
-from distgp.experts.sums import SparseFactors
+from distgp.files.tree import NAMES, Decoder, Encoder, UnregisteredError
 from distgp.files.writing import PRIVATE, whole
-from distgp.kernels.names import all_kernels
-from distgp.likelihoods import Gaussian, transforms
+from distgp.likelihoods import Gaussian
 from distgp.model import Model, TargetModel
-from distgp.selection.trials import Choice, Trial
-from distgp.training import ALGORITHMS, Gamma, LogNormal, Round, TrainingResult
 
 KIND = "distgp-model"
 FORMAT = 2  # files with a lower number are read, those with a higher one refused
 LARGEST_TREE = 2_000_000  # values in a header: those of a forged one could fill the memory
-MOST_OBJECTS = 200_000  # objects in a tree: parts that are named twice are looked at twice
-LONG_LIST = 1_000  # lists of more numbers than this are stored as tensors, not in the header
-
-NAMES: dict[str, type] = {
-    "models": Model,
-    "model": TargetModel,
-    "schema": Schema,
-    "likelihood/gaussian": Gaussian,
-    "scaling": Scaling,
-    "inputs": TrainingInputs,
-    "calibration": Calibration,
-    "transform/log": transforms.Log,
-    "transform/yeo-johnson": transforms.YeoJohnson,
-    "choice": Choice,
-    "choice/trial": Trial,
-    "shard": Shard,
-    "placement": LocalPlacement,
-    "table": encoding.Columns,
-    "table/column": encoding.Column,
-    "ensemble": Ensemble,
-    "parameters": Parameters,
-    "posterior/exact": ExactPosterior,
-    "posterior/sparse": SparsePosterior,
-    "posterior/nearest": NearestPosterior,
-    "posterior/sparse/sums": SparseSums,
-    "posterior/sparse/factors": SparseFactors,
-    "training": TrainingResult,
-    "training/round": Round,
-    "prior/lognormal": LogNormal,
-    "prior/gamma": Gamma,
-    "combined/marginals": MarginalCombined,
-    "combined/grbcm": AugmentedCombined,
-    "combined/grbcm/experts": AugmentedExperts,
-    "combined/npae": NestedCombined,
-    "combined/weighted": WeightedCombined,
-    "combined/opt-local": LocalCombined,
-    "combined/pooled": PooledCombined,
-    "combined/nearest": NearestCombined,
-    "combined/exact": ExactCombined,
-    "combined/nearest/global": GlobalPart,
-    "variance/weighted": variance.Weighted,
-    "variance/printed": variance.Printed,
-    "variance/mixture": variance.Mixture,
-    "variance/nested": variance.Nested,
-    "variance/central": variance.Central,
-    "variance/own-exact": variance.OwnExact,
-    "variance/own-shared": variance.OwnShared,
-    "variance/own-nystrom": variance.OwnNystrom,
-    "basis": Basis,
-    "grid/model": sparsegrid.SparseGridModel,
-    "grid/box": sparsegrid.Box,
-    "grid/points": sparsegrid.SparseGrid,
-    "grid/basis/tensor": sparsegrid.TensorBasis,
-    "grid/basis/points": sparsegrid.PointBasis,
-    "grid/equations": sparsegrid.NormalEquations,
-    "grid/posterior": sparsegrid.GridPosterior,
-}
-"""Every class of our own that a file may hold, by a name that never changes, even if the class's does."""
-NAME_OF = {kind: name for name, kind in NAMES.items()}
-REGISTRIES: dict[str, Callable[[], Mapping[str, type]]] = {
-    "kernel": all_kernels,
-    "expert": lambda: EXPERTS,
-    "partition": lambda: PARTITIONS,
-    "algorithm": lambda: ALGORITHMS,
-    "aggregation": lambda: AGGREGATORS,
-    "posterior of": lambda: POSTERIORS,
-}
-"""Classes that users can add to, by the first part of the name that files know them by."""
-
-
-def name_of(kind: type) -> str | None:
-    """The name that files know a class by; None where they do not."""
-    if kind in NAME_OF:
-        return NAME_OF[kind]
-    for prefix, known in REGISTRIES.items():
-        for name, other in known().items():
-            if other is kind:
-                return f"{prefix}/{name}"
-    return None
-
-
-def class_of(entry: str) -> type:
-    """The class that files know by a name such as "kernel/rbf"."""
-    prefix, _, name = entry.partition("/")
-    if entry in NAMES:
-        return NAMES[entry]
-    found = REGISTRIES[prefix]().get(name)
-    if found is None and not name:
-        raise KeyError(entry)
-    if found is None:
-        room = "kernels" if prefix == "kernel" else "aggregation"
-        raise UnregisteredError(
-            f"there is no {prefix} {name!r} in distgp: register its class before loading, by "
-            f"distgp.{room}.register"
-        )
-    return found
-
-
-class UnregisteredError(ValueError):
-    """A file holds a part of a user's own that was not registered before loading."""
 
 
 class ModelFileError(ValueError):
@@ -183,7 +46,7 @@ def check_name(path: Path | str) -> None:
 def save(path: Path | str, tree: object, about: dict[str, str]) -> None:
     """Write a tree; `about` are readable entries of the header."""
     check_name(path)
-    encoder = _Encoder()
+    encoder = Encoder()
     header = {"kind": KIND, "format": str(FORMAT), "distgp": __version__} | about
     header["tree"] = json.dumps(encoder.encode(tree, "model"), allow_nan=False)
     header["checksum"] = checksum(header["tree"], encoder.tensors)
@@ -209,7 +72,7 @@ def load(path: Path | str, device: str | None = None) -> Any:
         if sum(map(tree.count, ",[{")) > LARGEST_TREE:
             raise ValueError(f"more than {LARGEST_TREE:,} values in its header")
         names = _names_of_format_1() if old else NAMES
-        found = _Decoder(tensors, device, names).decode(json.loads(tree))
+        found = Decoder(tensors, device, names).decode(json.loads(tree))
         return _state_of_format_1(found) if old else found
 
 
@@ -270,137 +133,6 @@ def _check(path: Path | str, header: dict[str, str]) -> None:
             f"{path} was written by distgp {header.get('distgp')!s:.20} in format {number:.20}, this is "
             f"distgp {__version__} which reads up to {FORMAT}: install a newer distgp"
         )
-
-
-class _Encoder:
-    """A tree as JSON, its tensors aside under the paths they were found at; shared parts once."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self._seen: dict[int, Any] = {}
-        self._kept: list[Any] = []  # so that an id stays one object's while we write
-
-    def encode(self, value: object, path: str) -> Any:
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if isinstance(value, float):
-            return value if np.isfinite(value) else {"float": str(value)}
-        plain = isinstance(value, list)
-        if plain and len(value) > LONG_LIST and all(isinstance(item, float) for item in value):
-            return self._leaf(np.array(value), path)
-        if isinstance(value, list | tuple) and type(value) not in NAME_OF:
-            items = [self.encode(item, f"{path}.{i}") for i, item in enumerate(value)]
-            return items if plain else {"tuple": items}
-        if isinstance(value, dict):
-            return {"dict": {k: self.encode(v, f"{path}.{k}") for k, v in value.items()}}
-        if isinstance(value, np.generic):
-            return self.encode(value.item(), path)
-        if id(value) in self._seen:
-            return self._seen[id(value)]
-        self._kept.append(value)
-        if isinstance(value, Tensor | np.ndarray):
-            return self._seen.setdefault(id(value), self._leaf(value, path))
-        self._seen[id(value)] = {"same": path}
-        return self._object(value, path)
-
-    def _leaf(self, value: Tensor | np.ndarray, path: str) -> dict[str, Any]:
-        if isinstance(value, np.ndarray):
-            if value.dtype.kind not in "biuf":
-                return {"array": self.encode(value.tolist(), path)}
-            self.tensors[path] = torch.as_tensor(np.array(value, order="C"))
-            return {"tensor": path, "numpy": True}
-        turned = value.ndim > 1 and value.mT.is_contiguous() and not value.is_contiguous()
-        stored = value.detach().mT if turned else value.detach()
-        self.tensors[path] = stored.to("cpu", copy=True).contiguous()
-        return {"tensor": path, "turned": turned, "device": value.device.type}
-
-    def _object(self, value: object, path: str) -> dict[str, Any]:
-        name = name_of(type(value))
-        if name is None:
-            raise TypeError(
-                f"a model file holds distgp's own objects only, and {type(value).__name__} (at {path}) is "
-                "none of them: register it, by distgp.kernels.register or distgp.aggregation.register, or "
-                "use joblib for a model with parts of your own"
-            )
-        if isinstance(value, Posterior):
-            value = value.stored()  # files of sparse experts hold no training data
-        specs = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        names = getattr(value, "_fields", [spec.name for spec in specs if spec.init])
-        fields = {part: self.encode(getattr(value, part), f"{path}.{part}") for part in names}
-        return {"class": name, "path": path, "fields": fields}
-
-
-class _Decoder:
-    """The inverse of `_Encoder`."""
-
-    def __init__(
-        self,
-        tensors: dict[str, Tensor],
-        device: str | None,
-        names: Mapping[str, Callable[..., Any]],
-    ) -> None:
-        self._tensors, self._device, self._names = tensors, device, names
-        self._seen: dict[str, Any] = {}
-        self._sizes: dict[str, int] = {}  # objects in each object, one counted wherever it is named
-        self._met = 0
-
-    def decode(self, node: object) -> Any:
-        if isinstance(node, list):
-            return [self.decode(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        if "same" in node:
-            self._count(self._sizes[node["same"]])
-            return self._seen[node["same"]]
-        if "tensor" in node:
-            return self._leaf(node)
-        if "class" in node:
-            return self._object(node)
-        if "tuple" in node:
-            return tuple(self.decode(item) for item in node["tuple"])
-        if "dict" in node:
-            return {name: self.decode(child) for name, child in node["dict"].items()}
-        if "array" in node:
-            return np.array(node["array"])
-        return float(node["float"])
-
-    def _object(self, node: dict[str, Any]) -> Any:
-        before = self._met
-        self._count(1)
-        fields = {name: self.decode(child) for name, child in node["fields"].items()}
-        kind = self._names.get(node["class"]) or class_of(node["class"])
-        if kind in NAME_OF:
-            refuse_other_types(cast(type, kind), fields, _hints_of(kind))
-        made = kind(**fields)
-        self._seen[node["path"]], self._sizes[node["path"]] = made, self._met - before
-        return made
-
-    def _count(self, objects: int) -> None:
-        """Refuse a tree of few values that name each other so often that walking it would not end."""
-        self._met += objects
-        if self._met > MOST_OBJECTS:
-            raise ValueError(f"more than {MOST_OBJECTS:,} objects, counted wherever they are named")
-
-    def _leaf(self, node: dict[str, Any]) -> Tensor | np.ndarray:
-        name = node["tensor"]
-        if name not in self._seen:
-            value = self._tensors[name]
-            # A copy of its own: the file may change, and matrix products depend, in the last bit, on
-            # memory alignment.
-            if node.get("numpy"):
-                self._seen[name] = value.numpy().copy()
-            else:
-                there = node["device"] if torch.cuda.is_available() else "cpu"
-                value = value.to(there if self._device is None else self._device, copy=True)
-                self._seen[name] = value.mT if node["turned"] else value
-        return self._seen[name]
-
-
-@cache
-def _hints_of(kind: type) -> dict[str, Any]:
-    """The types of a class's fields; some modules import the names of others for annotations alone."""
-    known = {other.__name__: other for other in NAMES.values()}
-    return get_type_hints(kind, localns=known | vars(sys.modules[kind.__module__]))
 
 
 def _names_of_format_1() -> dict[str, Callable[..., Any]]:

@@ -16,23 +16,17 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from distgp._util.checks import silenced, warn_user
-from distgp._util.interrupts import telling
-from distgp._util.progress import Progress, doing
+from distgp._util.progress import Progress, doing, telling
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.experts import Parameters
+from distgp.file_rows import FileRows
 from distgp.likelihoods.transforms import check_targets
 from distgp.model import Model, TargetModel
-from distgp.pipeline import (
-    FileRows,
-    calibrated,
-    fit,
-    place,
-    predict_gaussian,
-    transformed,
-)
+from distgp.pipeline import fit, place, transformed
 from distgp.plan import TIME_LIMIT, Plan
+from distgp.predicting import calibrated, predict_gaussian
 from distgp.selection.alone import check_few_rows, measured_one_by_one
 from distgp.selection.candidates import (
     EXACT,

@@ -13,8 +13,9 @@ from distgp.data.rows import Rows
 from distgp.experts import Prediction
 from distgp.experts.cost import cost_of_objective
 from distgp.model import Model, TargetModel
-from distgp.pipeline import Placed, fit, place, predict_gaussian
+from distgp.pipeline import Placed, fit, place
 from distgp.plan import Plan
+from distgp.predicting import predict_gaussian
 from distgp.selection.residuals import Residuals, warn_of_few_rows
 from distgp.selection.trials import (
     Choice,

@@ -2,66 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import NormalDist
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from torch import Tensor
 
 from distgp._util.checks import (
-    Resolver,
-    a_count,
-    a_name,
-    a_positive_number,
     a_probability,
     a_seed,
     is_auto,
     is_integer,
-    one_of,
     warn_user,
 )
-from distgp._util.progress import Progress, doing
-from distgp.data import Scaling, Shard, place
-from distgp.data import shard as sample
+from distgp._util.progress import Progress
+from distgp.data import Scaling, Shard
 from distgp.data.rows import Schema, check_varies, observed_targets
-from distgp.data.shard import even_parts
 from distgp.diagnostics import metrics
-from distgp.engines import Engine, Placement, opened
-from distgp.experts import Parameters, SparseExpert
-from distgp.kernels import KERNELS, InputLayout, Kernel, latitudes
+from distgp.engines import Engine, opened
+from distgp.kernels import Kernel
 from distgp.mixin import ModelMixin, names_of, r2_of
 from distgp.model import Model
-from distgp.plan import an_engine, tensor_like
-from distgp.sparsegrid import (
-    Box,
-    Combination,
-    Cost,
-    SparseGridModel,
-    VarianceWarning,
-    axis_size,
-    choose_level,
-    condition,
-    factors,
-    grid,
-    highest_level,
-    memory_limit,
-    number_of_points,
-    separable,
-    sparse_grid,
-)
-from distgp.training import Learning, PooledBound, TrainingResult
-from distgp.training.learning import Initial
-
-LARGEST_UNION = 1_024
-"""Points of the sparse grid, at most, that `level="auto"` goes up to."""
-TRAINING_UNION = 512
-"""Points of the sparse grid, at most, that hyperparameters are trained on."""
+from distgp.sparsegrid import Box, Combination, Cost, SparseGridModel, VarianceWarning, memory_limit
+from distgp.sparsegrid.fitting import GridPlan, placed
 
 
 class SparseGridGP(RegressorMixin, ModelMixin):
@@ -192,28 +158,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             Grids, points, memory and work; with level="auto" those of the highest level that may be
             chosen.
         """
-        for name, check in RESOLVERS.items():
-            check(name, getattr(self, name))
-        levels, rows = _named_grid(self.training, d), self._training_rows()
-        if not is_auto(self.box):
-            Box.of(self.box, d)
-        if levels is not None:
-            inducing = math.prod(axis_size(level, self.boundary) for level in levels)
-        elif self.training is not None:
-            inducing = number_of_points(self._union_level(d), d, self.boundary)
-        else:
-            inducing = 0
-        return Cost.of(
-            n,
-            d,
-            self._highest_level(d),
-            self.combination,
-            boundary=self.boundary,
-            kronecker=factors(self._initial(d).parameters.kernel, d) is not None,
-            targets=targets,
-            training=(inducing, n if rows is None else min(n, rows)),
-            device=self._like().device,
-        )
+        return GridPlan.of(self.get_params(deep=False), d).cost(n, targets)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SparseGridGP:
         """Train, condition every grid on all rows, combine.
@@ -242,20 +187,21 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         inputs, columns = self._validated(X, y, reset=True)
         targets = columns[:, None] if columns.ndim == 1 else columns
         n, d = inputs.shape
-        cost = self.describe(n, d, targets.shape[1])  # checks all parameters
-        if self.normalize or self.training is not None:
+        plan = GridPlan.of(self.get_params(deep=False), d)
+        cost = plan.cost(n, targets.shape[1])
+        if self.normalize or plan.trained:
             check_varies(targets)
-        given, like = self.max_memory, self._like()
+        given, like = self.max_memory, plan.like
         in_bytes = memory_limit(like.device) if given is None else min(float(given), 1e9) * 2**30
         cost.refuse_above(int(in_bytes))
         seed, engine = a_seed("random_state", self.random_state), opened(self.engine)
         scalings = [Scaling.of(inputs, column, self.normalize) for column in targets.T]
         box = Box.around(inputs) if is_auto(self.box) else Box.of(self.box, d)
         box = Box(*scalings[0].inputs(torch.stack([box.lower, box.upper]).numpy(), like))
-        shards = _placed(engine, inputs, targets, scalings, like)
+        shards = placed(engine, inputs, targets, scalings, like)
         with Progress(f"fitting {n:,} rows", show=self.verbose):
             models = tuple(
-                self._fit_target(shards.derive(Shard.target, column), scaling, box, seed)
+                plan.fit(shards.derive(Shard.target, column), scaling, box, seed)
                 for column, scaling in enumerate(scalings)
             )
         self.model_ = Model(models, columns.ndim == 1, Schema(d, names_of(self)), seed)
@@ -263,51 +209,6 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         self.engine_ = engine
         engine.users.add(self)
         return self
-
-    def _fit_target(
-        self, shards: Placement[Shard], scaling: Scaling, box: Box, seed: int
-    ) -> SparseGridModel:
-        start, result = self._initial(box.d), None
-        theta = start.parameters
-        if self.training is not None:
-            result = self._learn(shards, start, box, seed)
-            theta = replace(result.parameters, inducing=None)
-        doing("choosing the level of the grid")
-        level = self._level(shards, theta, box, seed)
-        doing("conditioning every grid on all rows")
-        posterior = condition(theta, shards, box, level, self.combination, self.boundary)
-        return SparseGridModel(scaling, box, posterior, result)
-
-    def _learn(
-        self, shards: Placement[Shard], start: Initial, box: Box, seed: int
-    ) -> TrainingResult:
-        """Learn θ by the sparse bound of the union of the grids, or of one of them."""
-        levels = _named_grid(self.training, box.d)
-        if levels is None:
-            Z = sparse_grid(self._union_level(box.d), box, self.boundary)
-        else:
-            Z = grid(levels, box, self.boundary)
-        learning = Learning(
-            PooledBound(n_iter=self.n_iter),
-            start.parameters,
-            inducing=Z,
-            search=start.named,
-            rows=self._training_rows(),
-            bounds=start.bounds(),
-            fixed=start.fixed,
-            seed=seed,
-            verbose=self.verbose,
-        )
-        return learning.on(SparseExpert(), shards)
-
-    def _level(self, shards: Placement[Shard], theta: Parameters, box: Box, seed: int) -> int:
-        """The level given, or by the bound on the rows that training looks at."""
-        if not is_auto(self.level):
-            return int(self.level)
-        n = int(sample.sizes(shards).sum())
-        share = min(1.0, (self._training_rows() or n) / n)
-        looked_at = sample.sampled(shards, share, seed)
-        return choose_level(theta, looked_at, box, self._highest_level(box.d), self.boundary)
 
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, latent: bool = False
@@ -447,36 +348,6 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         """Each grid's lower bound of the log likelihood (of the standardised target), (b,)."""
         return self._of_each(lambda model: model.posterior.bounds.cpu().numpy())
 
-    def _like(self) -> Tensor:
-        """A tensor on the device; sparse grids compute in float64."""
-        return tensor_like(self.device, torch.float64)
-
-    def _initial(self, d: int) -> Initial:
-        """Kernel and noise to start from; named kernels are products over the columns."""
-        kernel, like = self.kernel, self._like()
-        if isinstance(kernel, Kernel):
-            if latitudes(kernel, d):
-                raise ValueError("sparse grids fill a box, and have no kernels on the sphere")
-            return Initial.of(kernel, self.noise, InputLayout.of_array(d), like)
-        # Points of standardised data are √d apart, so that is a lengthscale to start from.
-        made = 1.0 * separable(KERNELS[kernel], [math.sqrt(d)] * d)
-        start = Parameters.of(made, float(self.noise)).to(like.device, like.dtype)
-        return Initial(start, named=True, signals=("kernel.variance",))
-
-    def _training_rows(self) -> int | None:
-        """The number of rows that training looks at; None for all."""
-        rows = self.training_rows
-        return SparseExpert.training_rows if is_auto(rows) else None if rows is None else int(rows)
-
-    def _highest_level(self, d: int) -> int:
-        """The level given, or the highest that "auto" may choose."""
-        most = LARGEST_UNION
-        return highest_level(most, d, self.boundary) if is_auto(self.level) else int(self.level)
-
-    def _union_level(self, d: int) -> int:
-        """The level of the sparse grid that hyperparameters are trained on."""
-        return min(highest_level(TRAINING_UNION, d, self.boundary), self._highest_level(d))
-
     def _plain_parameters(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"device": str(self.device)}
         if not isinstance(self.box, str):
@@ -486,43 +357,3 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         if is_integer(self.level):
             plain["level"] = int(self.level)
         return plain
-
-
-def _placed(
-    engine: Engine, X: np.ndarray, targets: np.ndarray, scalings: list[Scaling], like: Tensor
-) -> Placement[Shard]:
-    """The standardised rows with all targets, divided evenly over the engine's workers."""
-    columns = zip(scalings, targets.T, strict=True)
-    scaled = torch.stack([scaling.targets(column, X, like) for scaling, column in columns], -1)
-    data = Shard(scalings[0].inputs(X, like), scaled, torch.arange(len(X), device=like.device))
-    parts = even_parts(len(X), engine.workers)
-    return place(engine, [data.take(slice(part.start, part.stop)) for part in parts])
-
-
-def _named_grid(training: str | Sequence[int] | None, d: int) -> list[int] | None:
-    """The levels of the grid that training uses; None where it uses the union of all, or none."""
-    if training is None or (isinstance(training, str) and training == "union"):
-        return None
-    fine = isinstance(training, list | tuple | np.ndarray) and len(training) == d
-    if not fine or not all(is_integer(level) and level >= 1 for level in training):
-        raise ValueError(
-            f"training must be 'union', None, or the {d} levels of one grid such as "
-            f"{(2,) * d}, got {training!r}"
-        )
-    return [int(level) for level in training]
-
-
-RESOLVERS: dict[str, Resolver] = {
-    "level": a_count("auto"),
-    "combination": one_of(*get_args(Combination)),
-    "kernel": a_name(KERNELS, Kernel),
-    "noise": a_positive_number("a positive, finite variance"),
-    "boundary": one_of(True, False),
-    "n_iter": a_count(),
-    "training_rows": a_count(None, "auto"),
-    "engine": an_engine,
-    "normalize": one_of(True, False),
-    "max_memory": a_positive_number("a positive number of GiB", None),
-    "verbose": one_of(True, False),
-}
-"""What each parameter may be."""

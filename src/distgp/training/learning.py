@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from distgp._util.checks import warn_user
-from distgp._util.interrupts import telling
-from distgp._util.progress import Progress, doing
+from distgp._util.progress import Progress, doing, telling
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Placement, travels

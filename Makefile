@@ -56,10 +56,11 @@ site-test: $(STAMP) ## Open the built site in a real browser, which is installed
 tutorials: $(STAMP) ## Run the tutorials, and write what they print and draw into their pages and notebooks
 	$(BIN)/python docs/pages.py docs/tutorials/*.md
 
+# Where a test hangs and its process is ended, the other tests of its file go on: "loadfile" would run it again.
 hostile: $(STAMP) ## Try to break it: all names, values, tables, files, signals, lost workers
 	rm -rf build/hostile
-	DISTGP_HOSTILE=full OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/hostile
-	$(BIN)/python tests/hostile/report.py
+	DISTGP_HOSTILE=full OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/hostile || failed=1; \
+	  $(BIN)/python tests/hostile/report.py; exit $${failed:-0}
 
 studies-quick: $(STAMP) ## Every experiment of the paper in small; writes build/studies-quick
 	rm -rf build/studies-quick

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hostile.test_underneath import CHANGES
-from hostile.trial import TALLY, data, times, tiny
+from hostile.trial import count, data, times, tiny
 
 import distgp
 
@@ -189,7 +189,7 @@ def test_rude_clients_are_left_and_others_served(server):
             waiting = [pool.submit(rude, server, start + i) for i in range(96)]
             server.serves()
             for one in waiting:
-                TALLY["rude clients", one.result()] += 1
+                count("rude clients", one.result())
             server.serves()
     assert server.process.poll() is None
     descriptors = f"/proc/{server.process.pid}/fd"
@@ -209,5 +209,5 @@ def test_a_server_does_not_depend_on_its_file(server):
         change(server.path, server.other)
         for _ in range(times(1, 20)):
             server.serves()
-            TALLY["changed underneath", "held: a result"] += 1
+            count("changed underneath", "held: a result")
     assert distgp is not None

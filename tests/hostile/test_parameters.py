@@ -177,9 +177,10 @@ def test_bounds_far_from_where_training_starts_are_kept(bounds):
 
 def test_what_overflows_in_the_kernel_is_refused():
     X, y = data()
-    gp = tiny(kernel="linear * linear * linear", normalize=False).fit(X, y)
-    with pytest.raises(ValueError, match="a prediction is too large to compute"):
-        gp.predict([[1e90, 0.0]], return_std=True)
+    gp = tiny(kernel="linear * linear * linear * linear", normalize=False).fit(X, y)
+    for std in (True, False):
+        with pytest.raises(ValueError, match="a prediction is too large to compute"):
+            gp.predict([[1e90, 0.0]], return_std=std)
 
 
 def test_targets_out_of_range_are_refused_in_new_rows_as_in_the_first():

@@ -147,7 +147,7 @@ def same(found, expected, what, rtol=0.0):
 
 def test_every_call_leaves_the_state_of_the_process_and_is_the_same_in_any(case):
     rng = np.random.default_rng(0)
-    for _ in range(times(30, 1500)):
+    for _ in range(times(30, 1100)):
         plain, what, expected = settled(case, rng)
         name = str(rng.choice([*STATES]))
         with STATES[name]():

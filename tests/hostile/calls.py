@@ -119,9 +119,11 @@ def in_files(case: Case, given: dict[str, Any]) -> Any:
     used = [kind for kind in OF_ROWS if kind in given]
     given |= {kind: kind for kind in used}
     given["path"] = str(case.folder / ("more.parquet" if used else "rows.parquet"))
+    if {"time", "groups"} <= {*used}:  # one of them says which rows are held out
+        used.remove("groups")
+        del given["groups"]
     if used:
-        given.pop("features", None)
-        given["drop"] = [kind for kind in OF_ROWS if kind not in used]
+        given |= {"features": ["a", "b"], "drop": []}
     gp = copy.deepcopy(case.gp)
     if "time" in used or "groups" in used:
         gp.set_params(validation="last" if "time" in used else "groups")
@@ -134,6 +136,10 @@ def numbers(found: Any, points: np.ndarray) -> list[np.ndarray]:
         found = found(torch.as_tensor(points))
     if hasattr(found, "predict"):
         found = found.predict(points, return_std=True)
+    if hasattr(found, "falls"):
+        found = found.falls  # of importance
+    if isinstance(found, dict):
+        found = tuple(found.values())  # of the parts of a function
     if isinstance(found, tuple):
         return [part for one in found for part in numbers(one, points)]
     if isinstance(found, torch.Tensor):
@@ -146,8 +152,8 @@ def models() -> Iterator[tuple[str, Callable[[], Any]]]:
     for name in distgp.EXPERTS:
         yield name, lambda name=name: tiny(expert=name)
     yield "calibrated", lambda: tiny(calibrate="conformal")
-    yield "sphere", lambda: tiny(kernel="matern32(120 km, columns=[0, 1])", time_limit=None)
-    yield "parts", lambda: tiny(kernel="rbf(1, columns=[0, 1], isotropic) + linear(columns=0)")
+    yield "sphere", lambda: tiny(kernel="matern32(120 km)", time_limit=None)
+    yield "parts", lambda: tiny(kernel="rbf(1, isotropic) + linear", n_experts=1)
     for name, kind in ESTIMATORS.items():
         if kind.__module__.startswith("distgp") and kind is not distgp.DistributedGPRegressor:
             yield name, lambda kind=kind: kind(n_iter=2)

@@ -334,6 +334,18 @@ def test_groups_are_one_for_each_row(kind, shape):
         DistributedGPRegressor(**FIXED, **options).fit(X, y, groups=np.zeros(shape))
 
 
+@pytest.mark.parametrize("shape", [(5,), (7,), (6, 1), ()])
+def test_groups_of_rows_to_predict_are_one_for_each(shape):
+    X, y = data(60)
+    gp = DistributedGPRegressor(calibrate="mondrian", **FIXED).fit(X, y, groups=np.arange(60) % 2)
+    for call in (
+        gp.predict_interval,
+        lambda X, groups: gp.predict_quantiles(X, 0.9, groups=groups),
+    ):
+        with pytest.raises(ValueError, match=r"expected one group for each of 6 rows, got shape"):
+            call(X[:6], groups=np.zeros(shape))
+
+
 def test_noise_variances_are_refused_wherever_the_target_is_transformed():
     X, y = data(60)
     y, noise = np.exp(y), np.ones(60)

@@ -241,3 +241,19 @@ def test_mistakes_are_told():
     with pytest.raises(ValueError, match="by must be one of 'horizon', 'fold', 'all'"):
         found.table("step")
     assert distgp.forecasting.backtest is backtest
+
+
+def test_names_and_probabilities_that_are_none_are_refused():
+    table, gp = hourly(), DistributedGPRegressor(**QUICK)
+    right = {"time": "when", "target": "load", "horizon": 24}
+    for wrong in ({"time": table["when"]}, {"target": table["load"]}):
+        with pytest.raises(
+            ValueError, match=f"{next(iter(wrong))} must be the name of a column, got a Series"
+        ):
+            backtest(gp, table, **right | wrong)
+    for wrong in ([[0.1], [0.2, 0.3]], [[0.1, 0.9]], ["0.1"]):
+        with pytest.raises(ValueError, match="quantiles must be a probability between 0 and 1"):
+            backtest(gp, table, **right, quantiles=wrong)
+    with pytest.raises(ValueError, match="folds must be a positive integer, got ") as found:
+        backtest(gp, table, **right, folds=["x"] * 1000)
+    assert len(str(found.value)) < 1100

@@ -226,3 +226,43 @@ def test_mistakes_are_explained(gp, monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(ImportError, match="pip install xarray"):
         maps.predict_grid(gp, small_grid(height=0.5))
+
+
+def test_rows_without_weight_are_left_out_of_those_left_out(flat):
+    table, y = wells()
+    X, weight = table[["east", "north"]].to_numpy(), np.ones(len(y))
+    weight[[3, 7]] = 0.0
+    found, some = maps.leave_one_out(flat, X, y, weight), np.flatnonzero(weight)
+    expected = maps.leave_one_out(flat, X[some], y[some])
+    np.testing.assert_array_equal(found.places, some)
+    for name in ("y", "mean", "std", "z"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9)
+
+
+def test_what_cannot_be_meant_is_refused(gp):
+    table, y = wells()
+    mixed = [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-01", tz="UTC")] * (len(y) // 2)
+    for error, said, call in (
+        (TypeError, "axes must map names", lambda: maps.grid([1.0, 2.0])),
+        (ValueError, "one axis at least", lambda: maps.grid({"a": 1.0})),
+        (ValueError, "mask must be True or False", lambda: small_grid(mask=pd.NA)),
+        (ValueError, "mask must be True or False", lambda: small_grid(mask=np.nan)),
+        (TypeError, "labels of one kind", lambda: maps.block_average(gp, table, mixed)),
+        (TypeError, "a fitted DistributedGPRegressor", lambda: maps.block_average(3, table, y)),
+        (TypeError, "X must be arrays", lambda: maps.leave_one_out(gp, [object()], [1.0])),
+        (
+            ValueError,
+            "X holds dates",
+            lambda: maps.leave_one_out(gp, np.array(["2024"], "M8"), [1]),
+        ),
+    ):
+        with pytest.raises(error, match=said):
+            call()
+
+
+def test_a_grid_is_one_that_was_made_as_such(gp):
+    pytest.importorskip("xarray")
+    for call in (maps.predict_grid, maps.simulate):
+        for wrong in (None, {"east": [1.0], "north": [2.0]}):
+            with pytest.raises(TypeError, match=r"expected a grid as made by maps\.grid"):
+                call(gp, wrong)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextlib import nullcontext as nothing
 from pathlib import Path
 from statistics import NormalDist
@@ -508,25 +508,50 @@ def open_connection():
         yield connection
 
 
+PATIENCE = 0.5
+"""Seconds that an impatient server waits for a client."""
+
+
+def in_time(client, waits):
+    """Whether a client does what it should, which on a busy machine may itself be too slow to say so.
+
+    Those that fail are tried again where they took so much longer than the server waits.
+    """
+    while True:
+        begin = time.monotonic()
+        with suppress(ConnectionError):
+            if client():
+                return True
+        if time.monotonic() - begin < waits + PATIENCE:
+            return False
+
+
 def test_idle_clients_are_left(impatient, open_connection):
     """Clients that say nothing, half of their headers, half of their rows, or take no answer."""
-    server = impatient(0.5)
+    server = impatient(PATIENCE)
     silent = [open_connection(server.url) for _ in range(2)]
     silent[1].sendall(b"POST /predict HTTP/1.1\r\nHost: ")
     for connection in silent:
         assert connection.recv(100) == b""
-    with raw_request(server.url, 1000, b'{"rows": [') as connection:
-        said = connection.makefile("rb").read()
-        assert said.startswith(b"HTTP/1.1 408") and b"more slowly than 16,384 bytes" in said
-    again = open_connection(server.url)
-    for _ in range(2):  # a request that is answered gives time for another
-        again.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        said = b""
-        while not said.endswith(b'"ok"}'):
-            said += (came := again.recv(4096))
-            assert came
-    again.sendall(b"GET /he")
-    assert again.recv(100) == b""
+
+    def half():
+        with raw_request(server.url, 1000, b'{"rows": [') as connection:
+            said = connection.makefile("rb").read()
+            return said.startswith(b"HTTP/1.1 408") and b"more slowly than 16,384 bytes" in said
+
+    def twice():  # a request that is answered gives time for another
+        again = open_connection(server.url)
+        for _ in range(2):
+            again.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            said = b""
+            while not said.endswith(b'"ok"}'):
+                said += (came := again.recv(4096))
+                if not came:
+                    return False
+        again.sendall(b"GET /he")
+        return again.recv(100) == b""
+
+    assert in_time(half, PATIENCE) and in_time(twice, 0.0)
     deaf = open_connection(server.url)
     asked = b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000_000
     with pytest.raises(ConnectionError):
@@ -551,7 +576,7 @@ def test_more_clients_than_descriptors(impatient, open_connection):
         connection.close()
     while connections_of(server):
         time.sleep(0.05)
-    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
     assert server.log.read_text().count("\n") == 1
 
 
@@ -564,7 +589,7 @@ def test_unfinished_requests_are_bounded_together(impatient):
     for connection in waiting:
         connection.close()
     answer = {"rows": [[0.0, 0.0]]}
-    while httpx.post(f"{server.url}/predict", json=answer).status_code != 200:
+    while httpx.post(f"{server.url}/predict", json=answer, timeout=60).status_code != 200:
         time.sleep(0.05)
 
 
@@ -621,7 +646,7 @@ def test_json_is_read_while_other_threads_go_on():
 )
 def test_the_server_answers_to_its_own_names_alone(named, host, status):
     for path in ("/info", "/health"):
-        answer = httpx.get(f"{named.url}{path}", headers={"host": host})
+        answer = httpx.get(f"{named.url}{path}", headers={"host": host}, timeout=60)
         assert answer.status_code == status, answer.text
     if status == 421:
         assert "--names" in answer.json()["detail"]

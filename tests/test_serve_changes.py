@@ -210,11 +210,11 @@ def test_the_access_log_has_a_line_for_each_request_and_none_where_it_is_off(ser
         one.post("/predict?interval=2", json={"rows": [["secret", 1.0, True]]})
         one.get("/in%0Afo%1b")
     log = written(servers["open"], "GET /in%0Afo%1b 404")
-    lines = log.splitlines()
+    lines = [line for line in log.splitlines() if line.endswith(" ms")]
     asked = [line.split(" ", 2)[2] for line in lines[-3:]]
     wanted = [r"GET /health 200", r"POST /predict?interval=2 422", r"GET /in%0Afo%1b 404"]
     assert [line.rsplit(" ", 2)[0] for line in asked] == wanted
-    assert all(line.endswith(" ms") and " 127.0.0.1 " in line for line in lines[-3:])
+    assert all(" 127.0.0.1 " in line for line in lines[-3:])
     assert "secret" not in log
     with client(servers, "closed") as other:
         other.get("/health")

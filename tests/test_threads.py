@@ -54,7 +54,7 @@ gp.fit(X, np.sin(X[:, 0]))
 mean = gp.predict(X, return_std=True)[0]
 child = os.fork()
 if child == 0:
-    signal.alarm(30)  # a child that waits for threads that are not there is ended
+    signal.alarm(120)  # a child that waits for threads that are not there is ended
     same = np.allclose(gp.predict(X, return_std=True)[0], mean)
     gp.fit(X[:300], np.sin(X[:300, 0]))
     os._exit(0 if same and torch.get_num_threads() == 1 else 1)
@@ -90,7 +90,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)  # a child that waits for a thread that is not there is ended
+    signal.alarm(120)  # a child that waits for a thread that is not there is ended
     gp.partial_fit(X, X[:, 0])
     os._exit(0 if gp.n_experts_ == 4 else 1)
 print(os.waitpid(child, 0)[1])
@@ -127,7 +127,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(120)
     os._exit(0 if posterior.factor.ndim >= 2 else 1)
 print(os.waitpid(child, 0)[1])
 done.set()
@@ -151,7 +151,7 @@ threads.at_once(abs, [-1])
 with threads._Limit.lock.now:  # held by a thread that sets the numbers of threads when the process forks
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
+        signal.alarm(120)
         with threads.blas_threads(1):
             os._exit(0 if threads.at_once(abs, [-1, -2]) == [1, 2] else 1)
     print(os.waitpid(child, 0)[1])
@@ -161,6 +161,42 @@ with threads._Limit.lock.now:  # held by a thread that sets the numbers of threa
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_child_has_threads_and_locks_of_its_own():
     command = [sys.executable, "-W", "ignore", "-c", FORKED_WITH_A_POOL]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["0"], done.stderr
+
+
+FORKED_IN_A_LIMIT = """
+import os, threading
+from distgp._util import threads
+
+inside, done = threading.Event(), threading.Event()
+
+def hold():  # a thread that computes with a limit when the process forks
+    with threads.blas_threads(1):
+        inside.set()
+        done.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    libraries = threads._blas().lib_controllers
+    for library in libraries:
+        library.set_num_threads(2)
+    with threads.blas_threads(1):
+        limited = {library.get_num_threads() for library in libraries}
+    found = limited, {library.get_num_threads() for library in libraries}
+    os._exit(0 if found == ({1}, {2}) else 1)
+print(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_that_was_forked_in_a_limit_of_threads_lifts_its_own():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_LIMIT]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.split() == ["0"], done.stderr
 
@@ -289,7 +325,7 @@ threading.Thread(target=hold).start()
 taken.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(120)
     with first.lock:
         os._exit(0)
 print(os.waitpid(child, 0)[1])

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from distgp import pipeline
 from distgp._util.checks import a_count
@@ -23,6 +23,7 @@ from distgp.data import rows as frames
 from distgp.data.rows import Rows
 from distgp.data.shard import Shard, placed
 from distgp.experts import ExactExpert, Parameters, Prediction
+from distgp.mixin import ModelMixin
 from distgp.regressor import DistributedGPRegressor, Inputs
 from distgp.training.refinement import from_nearest_others
 
@@ -119,14 +120,14 @@ def grid(
     (3, 2)
     """
     along, given = _parts(axes)
-    shape = tuple(map(len, along.values()))
+    shape = tuple(values.size for values in along.values())
     if not along or 0 in shape or any(values.ndim != 1 for values in along.values()):
         raise ValueError(
             "a grid needs one axis at least, each with values in one dimension, such as "
             f"{{'lon': [0, 1], 'lat': [50, 51]}}, got { ({k: v.shape for k, v in along.items()}) }"
         )
     full = {n: _filled(n, v, shape) for n, v in (given | columns).items()}
-    inside = np.ones(shape, bool) if mask is None else _filled("mask", mask, shape).astype(bool)
+    inside = np.ones(shape, bool) if mask is None else _truths(_filled("mask", mask, shape))
     for values in full.values():
         if values.dtype.kind in "fM":
             inside = inside & ~np.isnan(values)
@@ -138,6 +139,8 @@ def _parts(
 ) -> tuple[dict[str, np.ndarray], dict[str, ArrayLike]]:
     """Return the axes, and the columns that a Dataset holds beside them."""
     known: Any = axes
+    if not hasattr(known, "items"):
+        raise TypeError(f"axes must map names to the values along them, got {axes!r:.200}")
     if not hasattr(known, "data_vars"):
         return {str(name): np.asarray(values) for name, values in axes.items()}, {}
     dims = list(known.sizes)
@@ -153,6 +156,13 @@ def _filled(name: str, values: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
             f"{name} must be one value, or values of the grid's shape {shape}, got {found.shape}"
         )
     return np.broadcast_to(found, shape)
+
+
+def _truths(mask: np.ndarray) -> np.ndarray:
+    """Return a mask as truth values; refuse one that holds something else."""
+    if mask.dtype.kind not in "biuf" or not np.isfinite(mask).all():
+        raise ValueError(f"mask must be True or False, got values of {mask.dtype}, or missing ones")
+    return mask.astype(bool)
 
 
 def predict_grid(
@@ -186,6 +196,7 @@ def predict_grid(
     """
     xarray = _xarray()
     _check_one_target(gp)
+    _check_grid(grid)
     a_count()("chunk", chunk)
     names = ("mean", "std") if coverage is None else ("mean", "std", "lower", "upper")
     values = {name: np.full(grid.shape, np.nan) for name in names}
@@ -233,6 +244,7 @@ def simulate(
     """
     xarray = _xarray()
     _check_one_target(gp)
+    _check_grid(grid)
     a_count()("n", n)
     values, some = np.full((n, *grid.shape), np.nan), np.flatnonzero(grid.inside)
     if len(some):
@@ -278,10 +290,20 @@ def block_average(
         raise ValueError(
             f"blocks must have one label for each of {count} points, got {belongs.shape}"
         )
-    labels, of = np.unique(belongs, return_inverse=True)
+    labels, of = _labels(belongs)
     found = [_average(gp, points, np.flatnonzero(of == i)) for i in range(len(labels))]
     mean, variance = np.array(found).reshape(-1, 2).T
     return labels, mean, np.sqrt(np.maximum(variance, 0.0))
+
+
+def _labels(belongs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different labels, sorted, and the place among them of each point's."""
+    try:
+        return np.unique(belongs, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(
+            f"blocks must be labels of one kind, which can be sorted: {error}"
+        ) from error
 
 
 def _average(
@@ -312,7 +334,7 @@ def leave_one_out(
     gp : DistributedGPRegressor
         A fitted model of one target.
     X, y, sample_weight, noise_variance
-        The rows that it was fitted to, as they were given to `fit`.
+        The rows that it was fitted to, as they were given to `fit`. Rows of weight 0 are left out.
     random_state : int, default=0
         The seed of the rows that are drawn.
 
@@ -334,6 +356,8 @@ def leave_one_out(
     target, values = gp.model_.targets[0], _numbers(gp, X)
     observed = frames.targets_of(len(values), y).astype(np.float64)
     rows = Rows.of(values, observed, gp.model_.schema, sample_weight, noise_variance)
+    own = np.flatnonzero(np.ones(len(rows)) if rows.weight is None else rows.weight)
+    rows = rows.with_weight()
     theta = replace(target.parameters, inducing=None)
     if theta.batch:
         raise ValueError(
@@ -344,9 +368,10 @@ def leave_one_out(
     places = some.rows.cpu().numpy() - target.ensemble.row_count()
     mean = target.scaling.mean(found.mean, rows.X[places])
     variance = target.scaling.variance(found.variance)
-    z = (target.log_slope(observed[places])[0] - mean) / np.sqrt(variance)
+    y = rows.y[places]
+    z = (target.log_slope(y)[0] - mean) / np.sqrt(variance)
     mean, variance = target.of_target(mean, variance)
-    return LeftOut(places, observed[places], mean, np.sqrt(variance), z)
+    return LeftOut(own[places], y, mean, np.sqrt(variance), z)
 
 
 def _left_out(theta: Parameters, shard: Shard, seed: int) -> tuple[Shard, Prediction]:
@@ -361,7 +386,9 @@ def _numbers(gp: DistributedGPRegressor, X: Inputs) -> np.ndarray:
     """Return rows as the numbers of a fitted model."""
     columns = gp.model_.schema.columns
     if columns is None or not frames.is_table(X):
-        return np.asarray(X, dtype=np.float64)
+        frames.refuse_dates(X)
+        with frames.as_numbers("X"):
+            return check_array(X, dtype=np.float64)
     table: Any = X
     values, keep = frames.encoded(table, columns, gp.missing, gp.unknown)
     if not keep.all():
@@ -369,8 +396,16 @@ def _numbers(gp: DistributedGPRegressor, X: Inputs) -> np.ndarray:
     return values
 
 
+def _check_grid(grid: object) -> None:
+    """Refuse what is no grid."""
+    if not isinstance(grid, Grid):
+        raise TypeError(f"expected a grid as made by maps.grid, got {grid!r:.200}")
+
+
 def _check_one_target(gp: DistributedGPRegressor) -> None:
     """Refuse a model that is not fitted, or has several targets."""
+    if not isinstance(gp, ModelMixin):
+        raise TypeError(f"maps are of a fitted DistributedGPRegressor, got {gp!r:.200}")
     check_is_fitted(gp)
     if not gp.model_.one_target:
         raise ValueError(

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, file_rows, pipeline, predicting
-from distgp._util.checks import a_count, a_probability, a_seed, is_auto, silenced
+from distgp._util.checks import a_count, a_probability, a_seed, is_auto, probabilities, silenced
 from distgp._util.progress import Progress
 from distgp.aggregation import Aggregator
 from distgp.data import rows as frames
@@ -633,7 +633,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         ndarray of shape (N, Q) or (N, targets, Q)
             Without the last dimension where q is a number.
         """
-        levels = [a_probability("q", one) for one in np.atleast_1d(q)]
+        levels = probabilities("q", q)
         if not levels:
             raise ValueError("q must be a probability or a list of some, got an empty list")
         of_points = column_of(X, groups, "groups")

@@ -1,6 +1,6 @@
 """Right calls of every public method, found by its signature: what hostile surroundings are tried on.
 
-A new method is called on the day it lands. Where it has an argument of a new name, `test_calls.py` says
+A new method is called on the day it lands. Where it has an argument of a new name, `test_state.py` says
 that values for it are to be added to `VALUES`.
 """
 
@@ -99,16 +99,35 @@ def call_with(
     if name in ("fit", "fit_rows"):
         given |= {"X": case.X, "y": case.y} if name == "fit" else {}
         given = {k: v for k, v in given.items() if k in ("X", "y", "rows")}
+    gp = case.gp
     if name == "fit_parquet":
-        given["path"] = str(case.folder / "rows.parquet")
-        for kind in ("sample_weight", "noise_variance", "time", "groups"):  # named by columns there
-            given.pop(kind, None)
+        gp = in_files(case, given)
 
     def run() -> Any:
-        return getattr(copy.deepcopy(case.gp) if name in CHANGES else case.gp, name)(**given)
+        return getattr(copy.deepcopy(gp) if name in CHANGES else gp, name)(**given)
 
     said = ", ".join(f"{k}={v!r:.40}" for k, v in given.items() if k not in ("X", "y"))
     return run, f"{name}({said})", given
+
+
+OF_ROWS = ("sample_weight", "noise_variance", "time", "groups")
+"""What is given for each row: in a file, by the names of columns."""
+
+
+def in_files(case: Case, given: dict[str, Any]) -> Any:
+    """Name the columns of a file in place of values, and return the model with what they are used for."""
+    used = [kind for kind in OF_ROWS if kind in given]
+    given |= {kind: kind for kind in used}
+    given["path"] = str(case.folder / ("more.parquet" if used else "rows.parquet"))
+    if {"time", "groups"} <= {*used}:  # one of them says which rows are held out
+        used.remove("groups")
+        del given["groups"]
+    if used:
+        given |= {"features": ["a", "b"], "drop": []}
+    gp = copy.deepcopy(case.gp)
+    if "time" in used or "groups" in used:
+        gp.set_params(validation="last" if "time" in used else "groups")
+    return gp
 
 
 def numbers(found: Any, points: np.ndarray) -> list[np.ndarray]:
@@ -117,6 +136,10 @@ def numbers(found: Any, points: np.ndarray) -> list[np.ndarray]:
         found = found(torch.as_tensor(points))
     if hasattr(found, "predict"):
         found = found.predict(points, return_std=True)
+    if hasattr(found, "falls"):
+        found = found.falls  # of importance
+    if isinstance(found, dict):
+        found = tuple(found.values())  # of the parts of a function
     if isinstance(found, tuple):
         return [part for one in found for part in numbers(one, points)]
     if isinstance(found, torch.Tensor):
@@ -129,6 +152,8 @@ def models() -> Iterator[tuple[str, Callable[[], Any]]]:
     for name in distgp.EXPERTS:
         yield name, lambda name=name: tiny(expert=name)
     yield "calibrated", lambda: tiny(calibrate="conformal")
+    yield "sphere", lambda: tiny(kernel="matern32(120 km)", time_limit=None)
+    yield "parts", lambda: tiny(kernel="rbf(1, isotropic) + linear", n_experts=1)
     for name, kind in ESTIMATORS.items():
         if kind.__module__.startswith("distgp") and kind is not distgp.DistributedGPRegressor:
             yield name, lambda kind=kind: kind(n_iter=2)
@@ -141,5 +166,10 @@ def case_of(
     X, y = data(N)
     y = scale * (np.exp(y) if positive else y)
     folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(X, columns=["a", "b"]).assign(y=y).to_parquet(folder / "rows.parquet")
+    table = pd.DataFrame(X, columns=["a", "b"]).assign(y=y)
+    table.to_parquet(folder / "rows.parquet")
+    rng = np.random.default_rng(2)
+    own = {"sample_weight": rng.choice([0.0, 0.5, 2.0], N), "time": np.arange(N) % 20}
+    own |= {"noise_variance": np.var(y) * rng.uniform(0.1, 1, N), "groups": np.arange(N) % 4}
+    table.assign(**own).to_parquet(folder / "more.parquet")
     return Case(make().fit(X, y), X, y, folder)

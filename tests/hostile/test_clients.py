@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hostile.test_underneath import CHANGES
-from hostile.trial import TALLY, data, times, tiny
+from hostile.trial import count, data, times, tiny
 
 import distgp
 
@@ -24,7 +24,9 @@ import sys
 from distgp import serve
 from distgp.serve import connections, rows
 connections.HEADERS = rows.PATIENCE = 1.0
-serve.serve(sys.argv[1], port=0, max_bytes=2**20, ready=lambda url: print(url, flush=True))
+log = lambda line: print(line, file=sys.stderr, flush=True)
+serve.serve(sys.argv[1], port=0, max_bytes=2**20, ready=lambda url: print(url, flush=True), log=log,
+            allow=sys.argv[2:])
 """
 POINTS = data(3, seed=5)[0]
 BODY = json.dumps({"rows": POINTS.tolist()}).encode()
@@ -33,14 +35,14 @@ BODY = json.dumps({"rows": POINTS.tolist()}).encode()
 class Server:
     """A server of a model in a process of its own, with little patience."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *allow):
         (folder / "m").mkdir()
         self.path, self.other = folder / "m" / "model.safetensors", folder / "other.safetensors"
         gp = tiny().fit(*data())
         gp.save(self.path)
         tiny().fit(data()[0], -data()[1]).save(self.other)
         self.expected, self.log = gp.predict(POINTS), folder / "log"
-        command = [sys.executable, "-c", SERVER, str(self.path)]
+        command = [sys.executable, "-c", SERVER, str(self.path), *allow]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.port = int(re.search(r":(\d+)$", self.process.stdout.readline().strip())[1])
@@ -156,7 +158,22 @@ def asks_and_does_not_listen(server, connection, rng):
 
 def odd_targets(server, connection, rng):
     word = rng.choice(
-        [b"/predict?interval=2", b"/predict?latent=x", b"/" + b"a" * 5000, b"*", b"//", b"/%00"]
+        [
+            b"/predict?interval=2",
+            b"/predict?latent=x",
+            b"/" + b"a" * 5000,
+            b"*",
+            b"//",
+            b"/%00",
+            b"/predict?quantiles=0.1,2",
+            b"/predict?quantiles=0.1," + b"0.2," * 900,
+            b"/predict?quantiles=%00",
+            b"/predict?quantiles=0.1,0.9&interval=0.5&unknown=new",
+            b"/observe",
+            b"/reload",
+            b"/openapi.json",
+            b"/predict?unknown=x",
+        ]
     )
     connection.sendall(request(BODY, close=True, target=word))
 
@@ -189,7 +206,7 @@ def test_rude_clients_are_left_and_others_served(server):
             waiting = [pool.submit(rude, server, start + i) for i in range(96)]
             server.serves()
             for one in waiting:
-                TALLY["rude clients", one.result()] += 1
+                count("rude clients", one.result())
             server.serves()
     assert server.process.poll() is None
     descriptors = f"/proc/{server.process.pid}/fd"
@@ -209,5 +226,64 @@ def test_a_server_does_not_depend_on_its_file(server):
         change(server.path, server.other)
         for _ in range(times(1, 20)):
             server.serves()
-            TALLY["changed underneath", "held: a result"] += 1
+            count("changed underneath", "held: a result")
     assert distgp is not None
+
+
+def observation(rng, target):
+    """A request with rows to learn from, and whether they are right."""
+    rows = [{"x0": float(a), "x1": float(b), target: float(a)} for a, b in rng.normal(size=(3, 2))]
+    wrong = [None, "much", 1e300, [1.0], {"a": 1}, True, -1e36, "NaN"]
+    fine = rng.random() < 0.5
+    if not fine:
+        row, name = rows[int(rng.integers(3))], str(rng.choice([*rows[0]]))
+        row[name] = wrong[int(rng.integers(len(wrong)))]
+        if rng.random() < 0.2:
+            del row[name]
+    return json.dumps({"rows": rows if fine or rng.random() < 0.9 else rows[0]}).encode(), fine
+
+
+def answered(server, content):
+    """The status and the content of the answer to a request."""
+    with server.connect() as connection:
+        connection.sendall(content)
+        head, _, body = server.ended(connection).partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), json.loads(body)
+
+
+def test_clients_that_change_the_model(tmp_path):
+    """Right rows are learnt, others change nothing, and a file that cannot be read is not taken."""
+    server, rng = Server(tmp_path, "observe", "reload"), np.random.default_rng(3)
+    try:
+        good, damaged = server.path.read_bytes(), server.path.read_bytes()[:-9]
+        about = b"GET /info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        told = answered(server, about)[1]
+        rows, (target,), own = told["rows"], told["targets"], told["rows"]
+        with ThreadPoolExecutor(8) as pool:
+            others = [pool.submit(rude, server, seed) for seed in range(times(14, 140))]
+            for _ in range(times(30, 400)):
+                if rng.random() < 0.2:
+                    fine = rng.random() < 0.5
+                    server.path.write_bytes(good if fine else damaged)
+                    content, expected = request(b"", close=True, target=b"/reload"), own
+                else:
+                    body, fine = observation(rng, target)
+                    content = request(body, close=True, target=b"/observe")
+                    expected = rows + 3
+                status, said = answered(server, content)
+                assert status == 200 or (not fine and 400 <= status < 504), (status, said, content)
+                rows = expected if status == 200 else rows
+                known = answered(server, about)[1]
+                assert known["rows"] == rows, (said, content)
+                count("rude clients", f"held: a {'result' if status == 200 else 'clear error'}")
+            for one in others:
+                count("rude clients", one.result())
+        server.path.write_bytes(good)
+        assert answered(server, request(b"", close=True, target=b"/reload"))[0] == 200
+        server.serves()
+        log = server.log.read_text()
+        assert "Traceback" not in log, log[-3000:]
+        assert all(line.isprintable() and len(line) < 500 for line in log.splitlines())
+    finally:
+        server.process.kill()
+        server.process.communicate()

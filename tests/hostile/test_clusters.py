@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 import pytest
-from hostile.trial import FULL, TALLY, data, times, tiny
+from hostile.trial import FULL, count, data, times, tiny
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'distgp[ray]'")
 
@@ -55,7 +55,7 @@ def test_files_that_changed_since_the_fit_are_not_read_again(engine, parquet, tm
     other = tiny(expert="sparse", n_experts=4, engine=engine).fit_parquet(parquet, "y")
     killed(other.experts_.placement)
     other.predict(new, aggregation="rbcm")  # which is not held up by what cannot be made again
-    TALLY["Ray faults", "held: a clear error"] += 1
+    count("Ray faults", "held: a clear error")
 
 
 def test_more_workers_than_fit_are_not_waited_for(engine):
@@ -109,7 +109,7 @@ def test_addresses_where_no_cluster_is(monkeypatch):
         monkeypatch.setattr(ray_pool, "ANSWER_LIMIT", 3.0)
         with pytest.raises(ConnectionError, match="something answers there, but not as Ray"):
             ray_pool.check_reachable(f"127.0.0.1:{other.getsockname()[1]}")
-    TALLY["Ray faults", "held: a clear error"] += 5
+    count("Ray faults", "held: a clear error", 5)
 
 
 OWN = """
@@ -134,7 +134,7 @@ OWN = """
 def test_a_cluster_of_our_own_is_reached_from_here_alone_and_with_its_token():
     out = driver(OWN)
     assert out.split("\n")[:2] == ["127.0.0.1 0100007F", "True 1"], out
-    TALLY["Ray faults", "held: a clear error"] += 1
+    count("Ray faults", "held: a clear error")
 
 
 TOKEN = """
@@ -221,7 +221,7 @@ def test_workers_killed_at_any_moment_of_every_phase(engine, parquet):
         kills += 1
         np.testing.assert_array_equal(found[0], mean)
         np.testing.assert_array_equal(found[1], std)
-        TALLY["Ray faults", "held: the same numbers"] += 1
+        count("Ray faults", "held: the same numbers")
     assert kills >= times(1, 50)
 
 
@@ -265,4 +265,4 @@ NODES = """
 def test_nodes_lost_at_any_moment(parquet):
     out = driver(NODES, parquet, 6)
     assert out.split() == ["same"] * 6
-    TALLY["Ray faults", "held: the same numbers"] += 6
+    count("Ray faults", "held: the same numbers", 6)

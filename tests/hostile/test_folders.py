@@ -5,7 +5,6 @@ Every reader of folders finds each table once, whatever leads to it, or refuses 
 
 import os
 import shutil
-import signal
 import socket
 
 import numpy as np
@@ -189,26 +188,13 @@ FORMS = (str, lambda root: root + "/", lambda root: f"{root}/**/*.parquet", lamb
          lambda root: f"{root}/*.parquet", lambda root: f"{root}/*")  # fmt: skip
 
 
-def late(number, frame):
-    raise AssertionError("reading a folder does not end")
-
-
-@pytest.fixture
-def alarm():
-    before = signal.signal(signal.SIGALRM, late)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize("part", range(times(1, 4)))
-def test_every_reader_finds_each_table_once_or_refuses(part, tmp_path, alarm):
+def test_every_reader_finds_each_table_once_or_refuses(part, tmp_path):
     rng = np.random.default_rng(part)
     for i in range(times(15, 400)):
         folder = Folder(str(tmp_path / "f"), rng)
         for name, reader in READERS.items():
             form = int(rng.integers(len(FORMS)))
-            signal.alarm(30)
             path = FORMS[form](folder.root)
             try:
                 found = outcome("folders", lambda reader=reader, path=path: reader(path))
@@ -224,14 +210,13 @@ def test_every_reader_finds_each_table_once_or_refuses(part, tmp_path, alarm):
         shutil.rmtree(tmp_path / "f")
 
 
-def test_commands_say_one_line_of_such_folders(tmp_path, alarm):
+def test_commands_say_one_line_of_such_folders(tmp_path):
     rng = np.random.default_rng(9)
     X = rng.normal(size=(30, 2))
     model = tiny().fit(pa.table({"a": X[:, 0], "b": X[:, 1]}).to_pandas(), X[:, 0])
     model.save(tmp_path / "m.safetensors")
     for _ in range(times(3, 150)):
         folder = Folder(str(tmp_path / "f"), rng)
-        signal.alarm(60)
         given = [
             "predict",
             str(tmp_path / "m.safetensors"),

@@ -153,11 +153,34 @@ def test_large_numbers_that_are_not_standardised_are_left_alone():
     np.testing.assert_allclose(one.predict(X), other.predict(2.0**120 * X), rtol=1e-9)
 
 
+@pytest.mark.parametrize("unit", [2.0**120, 2.0**-120, 2.0**330])
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+@pytest.mark.parametrize("named", [True, False])
+def test_lengthscales_in_units_far_from_one_are_trained_as_others(unit, expert, named):
+    """The numbers that training may reach lie around those that it starts from, not around 1."""
+    X, y = data()
+    kernels = [f"matern52({u!r})" if named else distgp.Matern52([u, u]) for u in (1.0, unit)]
+    one, other = (tiny(kernel=k, expert=expert, normalize=False, n_iter=8) for k in kernels)
+    found = one.fit(X, y).predict(X), other.fit(unit * X, y).predict(unit * X)
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # nothing can be learnt there, which it says
+@pytest.mark.parametrize("bounds", [(1e30, 1e31), (1e-31, 1e-30)])
+def test_bounds_far_from_where_training_starts_are_kept(bounds):
+    X, y = data()
+    gp = tiny(bounds={"lengthscale": bounds}, n_iter=8).fit(X, y)
+    found = gp.training_.parameters.kernel.parameters()
+    lengths = next(value for name, value in found.items() if name.endswith("lengthscale"))
+    assert ((lengths >= bounds[0] * (1 - 1e-9)) & (lengths <= bounds[1] * (1 + 1e-9))).all()
+
+
 def test_what_overflows_in_the_kernel_is_refused():
     X, y = data()
-    gp = tiny(kernel="linear * linear * linear", normalize=False).fit(X, y)
-    with pytest.raises(ValueError, match="a prediction is too large to compute"):
-        gp.predict([[1e90, 0.0]], return_std=True)
+    gp = tiny(kernel="linear * linear * linear * linear", normalize=False).fit(X, y)
+    for std in (True, False):
+        with pytest.raises(ValueError, match="a prediction is too large to compute"):
+            gp.predict([[1e90, 0.0]], return_std=std)
 
 
 def test_targets_out_of_range_are_refused_in_new_rows_as_in_the_first():

@@ -19,7 +19,7 @@ import pytest
 import sklearn
 import torch
 from hostile import calls
-from hostile.trial import TALLY, data, outcome, times, tiny
+from hostile.trial import LIMIT, count, data, outcome, times, tiny
 from threadpoolctl import ThreadpoolController
 
 import distgp
@@ -147,7 +147,7 @@ def same(found, expected, what, rtol=0.0):
 
 def test_every_call_leaves_the_state_of_the_process_and_is_the_same_in_any(case):
     rng = np.random.default_rng(0)
-    for _ in range(times(30, 1500)):
+    for _ in range(times(30, 1100)):
         plain, what, expected = settled(case, rng)
         name = str(rng.choice([*STATES]))
         with STATES[name]():
@@ -171,7 +171,7 @@ def test_calls_in_several_threads_are_those_of_one(case):
             assert [part for part in before if before[part] != after[part]] == []
             for (_, what, expected), one in zip(made, found, strict=True):
                 same(one, expected, what)
-                TALLY["threads", f"held: a {'clear error' if one is None else 'result'}"] += 1
+                count("threads", f"held: a {'clear error' if one is None else 'result'}")
 
 
 def attempt(plain):
@@ -240,10 +240,14 @@ def test_calls_after_a_fork(name, kind):
         command = [sys.executable, "-W", "ignore", "-c", FORKED, name, str(tries), kind]
         path = os.pathsep.join(map(str, sys.path))  # where pytest finds these tests
         done = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+            command,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path},
+            timeout=2 * LIMIT,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        TALLY["after a fork", "held: a result"] += tries
+        count("after a fork", "held: a result", tries)
 
 
 def test_a_state_that_is_changed_is_seen():

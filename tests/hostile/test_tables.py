@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli.conftest import run_command
-from hostile.trial import TALLY, times
+from hostile.trial import count, times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -313,10 +313,8 @@ def test_any_bytes_are_refused_in_one_line(content, suffix, whole, tmp_path_fact
 
 def check(code, said, output):
     """A result, or one line with code 2 and no file; never a mistake of our own."""
-    TALLY[
-        "tables",
-        f"held: {'a result' if code == 0 else 'a clear error'}" if code in (0, 2) else "broke",
-    ] += 1
+    held = f"held: {'a result' if code == 0 else 'a clear error'}"
+    count("tables", held if code in (0, 2) else "broke")
     assert code in (0, 2) and "mistake of distgp's own" not in said, said
     assert output.exists() == (code == 0)
     if code == 2:

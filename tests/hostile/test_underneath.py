@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hostile import calls
-from hostile.trial import CLEAR, TALLY, alike, ending, outcome, times, tiny, unclear
+from hostile.trial import CLEAR, LIMIT, alike, count, ending, outcome, times, tiny, unclear
 
 import distgp
 from distgp.data.table import Table
@@ -179,12 +179,16 @@ def test_tables_that_change_while_they_are_read(tmp_path):
     ]
     path = os.pathsep.join(map(str, sys.path))  # where pytest finds these tests
     done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        timeout=4 * LIMIT,
     )
     assert done.returncode == 0, f"ended by {done.returncode}: {done.stderr[-2000:]}"
     ends = json.loads(done.stdout)
     for end in ends:
-        TALLY["changed underneath", end if end.startswith("held") else "broke"] += 1
+        count("changed underneath", end if end.startswith("held") else "broke")
     wrong = sorted({end for end in ends if not end.startswith("held")})
     assert not wrong, "\n".join(wrong)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import threading
+import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +25,10 @@ FULL = os.environ.get("DISTGP_HOSTILE") == "full"
 """Whether all is tried (`make hostile`), or a part that ends soon (`make test`)."""
 TALLY: Counter[tuple[str, str]] = Counter()
 """How often each kind of trial ended in each way."""
+FOLDER = Path("build").absolute() / "hostile"
+"""Where the tally of each process is written."""
+LIMIT = 120.0
+"""Seconds after which a try that has not ended counts as broken; the slowest takes a few."""
 CLEAR = (ValueError, TypeError, OverflowError, OSError, EngineError, MemoryError)
 """What users may be told of: each names what was expected, what came, and what to do."""
 OURS = tuple(os.path.dirname(os.path.abspath(package.__file__)) for package in (distgp, sklearn))
@@ -46,9 +56,12 @@ def outcome(kind: str | None, call: Callable[[], Any]) -> Any:
 def ending(kind: str | None, call: Callable[[], Any]) -> tuple[Any, str | None]:
     """What `outcome` returns, and the text of the clear error with which a call refused."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), within(LIMIT):
             warnings.simplefilter("ignore")
             found = call()
+    except Late as late:
+        count(kind, "broke")
+        raise AssertionError(f"a try had not ended after {LIMIT:g} seconds") from late
     except Exception as error:
         why = unclear(error)
         count(kind, "held: a clear error" if why is None else "broke")
@@ -57,6 +70,29 @@ def ending(kind: str | None, call: Callable[[], Any]) -> tuple[Any, str | None]:
         return None, str(error)
     count(kind, "held: a result")
     return found, None
+
+
+class Late(BaseException):
+    """A try has not ended in time; no `except Exception` on the way hides it."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise `Late` in a block that has not ended after so many seconds, in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(number: int, frame: object) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def alike(one: str | None, other: str | None, what: str, documented: tuple[str, ...] = ()) -> bool:
@@ -79,10 +115,27 @@ def alike(one: str | None, other: str | None, what: str, documented: tuple[str, 
     return one is None and other is None
 
 
-def count(kind: str | None, ending: str) -> None:
-    """Add a trial to the tally, unless it is of no kind."""
+def count(kind: str | None, ending: str, tries: int = 1) -> None:
+    """Add trials to the tally, unless they are of no kind, and write it where a second has passed."""
+    global _written
     if kind is not None:
-        TALLY[kind, ending] += 1
+        TALLY[kind, ending] += tries
+        if time.monotonic() > _written + 1.0:
+            _written = time.monotonic()
+            write()
+
+
+_written = 0.0
+
+
+def write() -> None:
+    """Write the tally of this process where all is tried: a run that is ended has its tally too."""
+    if FULL and TALLY:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        found = [[*key, tries] for key, tries in sorted(TALLY.items())]
+        part = FOLDER / f"{os.getpid()}.part"
+        part.write_text(json.dumps(found))
+        os.replace(part, part.with_suffix(".json"))
 
 
 def unclear(error: Exception) -> str | None:

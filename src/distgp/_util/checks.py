@@ -67,7 +67,7 @@ def a_count(*others: str | None) -> Resolver:
         plain = value is None or isinstance(value, str)
         if not (value in others if plain else is_integer(value) and value >= 1):
             expected = " or ".join(["a positive integer", *map(repr, others)])
-            raise ValueError(f"{name} must be {expected}, got {value!r}")
+            raise ValueError(f"{name} must be {expected}, got {value!r:.1000}")
         return int(value) if is_integer(value) else value
 
     return resolve
@@ -83,7 +83,7 @@ def a_positive_number(
             return None
         if not is_number(value) or not 0 < value <= most:
             either = ", or None" if others else ""
-            raise ValueError(f"{name} must be {what}{either}, got {value!r}")
+            raise ValueError(f"{name} must be {what}{either}, got {value!r:.1000}")
         return float(value)
 
     return resolve
@@ -99,7 +99,7 @@ def a_name(registry: Mapping[str, object], base: type, *others: str | None) -> R
             named = ", ".join(map(repr, (*registry, *others)))
             article = "an" if base.__name__[0] in "AEIOU" else "a"
             raise ValueError(
-                f"{name} must be one of {named} or {article} {base.__name__} object, got {value!r}"
+                f"{name} must be one of {named} or {article} {base.__name__} object, got {value!r:.1000}"
             )
         return value
 
@@ -122,7 +122,7 @@ def one_of(*choices: str | bool | None) -> Resolver:
         none = value is None and None in choices
         if not none and (not isinstance(value, str | bool | np.bool_) or value not in choices):
             named = ", ".join(map(repr, choices))
-            raise ValueError(f"{name} must be one of {named}, got {value!r}")
+            raise ValueError(f"{name} must be one of {named}, got {value!r:.1000}")
         return bool(value) if isinstance(value, np.bool_) else value
 
     return resolve
@@ -132,7 +132,7 @@ def some_names(name: str, value: object) -> tuple[str, ...]:
     """Expect a sequence of names."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ValueError(
-            f"{name} must be a sequence of parameter names such as ['noise'], got {value!r}"
+            f"{name} must be a sequence of parameter names such as ['noise'], got {value!r:.1000}"
         )
     return tuple(value)
 
@@ -145,12 +145,23 @@ def a_seed(name: str, value: object) -> int:
         return int(check_random_state(value).randint(2**31 - 1))  # pyright: ignore
     except ValueError as error:
         raise ValueError(
-            f"{name} must be an integer from 0, None or a RandomState, got {value!r}"
+            f"{name} must be an integer from 0, None or a RandomState, got {value!r:.1000}"
         ) from error
 
 
 def a_probability(name: str, value: object) -> float:
     """Expect a probability between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
-        raise ValueError(f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r}")
+        raise ValueError(
+            f"{name} must be a probability between 0 and 1 such as 0.9, got {value!r:.1000}"
+        )
     return float(value)
+
+
+def probabilities(name: str, values: object) -> list[float]:
+    """Expect a probability, or some of them in one dimension."""
+    try:
+        found = np.atleast_1d(values)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except ValueError:  # lists of different lengths, which are no numbers either
+        found = [values]
+    return [a_probability(name, one) for one in found]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from sklearn.base import clone
 
-from distgp._util.checks import a_count, a_probability, silenced
+from distgp._util.checks import a_count, probabilities, silenced
 from distgp.data import rows as frames
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.forecasting.peers import Forecast, Peers
@@ -100,7 +100,7 @@ def backtest(
             "backtest expects a DistributedGPRegressor whose validation is 'last' or 'random', since "
             f"forecasts are of rows to come, got {gp!r:.200}"
         )
-    levels = tuple(sorted({a_probability("quantiles", one) for one in np.atleast_1d(quantiles)}))
+    levels = tuple(sorted(set(probabilities("quantiles", quantiles))))
     a_count()("folds", folds)
     series = Series.of(table, time, target, drop=gp.missing == "drop")
     parts = series.folds(

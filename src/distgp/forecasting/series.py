@@ -69,6 +69,9 @@ class Series:
             )
         rows = frames.to_arrow(table)
         for name, said in (("time", time), ("target", target)):
+            if not isinstance(said, str):
+                got = type(said).__name__
+                raise TableError(f"{name} must be the name of a column, got a {got}")
             if said not in rows.schema.names:
                 raise TableError(f"{name}={said!r} is no column; there are {rows.schema.names}")
         if time == target:
@@ -104,11 +107,11 @@ class Series:
         if days is None or not days > 0:
             raise ValueError(
                 f"{name} must be a number of steps from 1, or a duration such as '1 week', '36 h' or a "
-                f"timedelta, got {value!r}"
+                f"timedelta, got {value!r:.200}"
             )
         if not self.dated:
             raise ValueError(
-                f"{name}={value!r} is a duration, but {self.time!r} holds numbers, whose unit is not "
+                f"{name}={value!r:.200} is a duration, but {self.time!r} holds numbers, whose unit is not "
                 "known: give a number of steps, or a column of dates"
             )
         return days

@@ -22,7 +22,7 @@ from distgp.linalg import JitterWarning, NotPositiveDefiniteError, lapack
 
 Value = TypeVar("Value")
 LARGEST_LOG = 50.0
-"""Positive parameters stay within e^±50, so that no step leads out of the numbers."""
+"""Positive parameters stay within e^±50 of their start, so that no step leads out of the numbers."""
 UNUSABLE = (NotPositiveDefiniteError, ParameterError)
 """Errors at a θ where the objective cannot be computed."""
 
@@ -130,11 +130,8 @@ class Layout(NamedTuple):
         shared = tuple(name for name in trained if name not in keeps)
         kept = tuple(name for name in trained if name in keeps)
         free = (-math.inf, math.inf)
-        ends = {n: _unconstrained_bounds(n, limits.get(n, free)) for n in (*shared, *kept)}
-        low, high = (
-            torch.cat([torch.full_like(view[n], pair[i]).reshape(-1) for n, pair in ends.items()])
-            for i in (0, 1)
-        )
+        ends = {n: _ends(n, view[n].detach(), limits.get(n, free)) for n in (*shared, *kept)}
+        low, high = (torch.cat([pair[i].reshape(-1) for pair in ends.values()]) for i in (0, 1))
         return Layout(template, shared, kept, {n: view[n].shape for n in ends}, low, high)
 
     @property
@@ -186,17 +183,19 @@ class Layout(NamedTuple):
         return {name: value.detach().reshape(-1).tolist() for name, value in named.items()}
 
 
-def _unconstrained_bounds(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Bounds of the parameter itself, checked, as bounds of the vector's entries."""
+def _ends(name: str, start: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Bounds of the parameter itself, checked, as bounds of the vector's entries, which `start` so."""
     below, above = bounds
     if not below < above or (name != "inducing" and above <= 0):
         raise ValueError(
             f"bounds of {name} must be (low, high) with room for a value, got ({below}, {above})"
         )
     if name == "inducing":
-        return below, above
+        return torch.full_like(start, below), torch.full_like(start, above)
     least = math.log(below) if below > 0 else -math.inf
-    return max(-LARGEST_LOG, least), min(LARGEST_LOG, math.log(above))
+    most = math.log(above)
+    start = start.clamp(least, most)
+    return (start - LARGEST_LOG).clamp_min(least), (start + LARGEST_LOG).clamp_max(most)
 
 
 class Objective(NamedTuple):

@@ -39,8 +39,9 @@ types: $(STAMP) ## pyright
 layers: $(STAMP) ## import-linter: imports point one way
 	$(BIN)/lint-imports
 
-docs: $(STAMP) ## mkdocs, strict; writes build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: $(STAMP) ## zensical, strict; writes build/site
+	rm -rf build/site
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
 
 # Two processes with a thread each: with more threads than cores they would wait for one another.
 unit: $(STAMP) ## pytest, without the slow tests
@@ -76,4 +77,4 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 clean: ## Remove what was built, the environment included
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache

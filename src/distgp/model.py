@@ -134,6 +134,8 @@ class TargetModel:
     calibration : Calibration, optional
         How far errors on rows held out reach.
 
+    Notes
+    -----
     Predictions of g(y), where there is a transform, are called Gaussian here: only they are.
     """
 

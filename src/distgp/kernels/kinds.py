@@ -173,8 +173,8 @@ class RationalQuadratic(Stationary):
 
     Parameters
     ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
+    lengthscale, active_dims, shared : as for `RBF`
+        The lengthscales ℓ, the columns, and which columns share a lengthscale.
     alpha : float or Tensor, default=1.0
         The mixture parameter α, (*batch,).
 

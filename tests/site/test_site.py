@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from site_browser import Browser, found
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 1280
+INTERNAL = ("internals", "base-classes")
 TELEPHONE = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
 pytestmark = [
     pytest.mark.slow,
@@ -115,13 +117,12 @@ def test_the_search_finds_how_to_install(site, browser, way):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_overflows_on_a_telephone(site, browser, scheme):
+def test_nothing_overflows_on_a_telephone(site, tmp_path, scheme):
     address, folder = site
+    browser = Browser(str(tmp_path), WIDTH)  # a new one: the scheme of earlier pages is kept
     browser.call("Emulation.setDeviceMetricsOverride", **TELEPHONE)
-    dark = {"name": "prefers-color-scheme", "value": scheme}
-    browser.call("Emulation.setEmulatedMedia", features=[dark])
-    browser.open(f"{address}/index.html")
-    browser.evaluate("localStorage.clear()")  # the scheme of an earlier page is kept there
+    wish = {"name": "prefers-color-scheme", "value": scheme}
+    browser.call("Emulation.setEmulatedMedia", features=[wish])
     wrong = []
     for page in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html")):
         browser.open(f"{address}/{page}")
@@ -131,6 +132,13 @@ def test_nothing_overflows_on_a_telephone(site, browser, scheme):
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         if has > TELEPHONE["width"]:
             wrong.append(f"{page}: {has} px in {TELEPHONE['width']}")
-    browser.call("Emulation.clearDeviceMetricsOverride")
-    browser.call("Emulation.setEmulatedMedia", features=[])
+    browser.close()
     assert not wrong, "\n".join(wrong)
+
+
+def test_pages_for_users_show_types(folder):
+    """`Any` says nothing: the tables have the types of the docstrings."""
+    pages = [page for page in folder.glob("api/*.html") if page.stem not in INTERNAL]
+    assert len(pages) > 7
+    told = {page.stem: re.findall(r">Any<|: Any\b", page.read_text()) for page in pages}
+    assert not {name: found for name, found in told.items() if found}

@@ -28,7 +28,7 @@ demo: $(STAMP) ## Fit 120,000 rows, compare all aggregators, and draw build/demo
 	$(BIN)/distgp demo --output build/demo.png --force
 
 clean: ## Remove what was built, and the environment.
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache
 
 ##@ Check a change
 
@@ -46,8 +46,9 @@ types: $(STAMP) ## Check types with pyright.
 layers: $(STAMP) ## Check that imports point one way, with import-linter.
 	$(BIN)/lint-imports
 
-docs: $(STAMP) ## Build the site strictly, into build/site.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: $(STAMP) ## Build the site strictly with Zensical, into build/site.
+	rm -rf build/site
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
 
 # Two processes with a thread each: with more threads than cores they would wait for one another.
 unit: $(STAMP) ## Run the tests that are not slow.

@@ -59,7 +59,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     Parameters
     ----------
-    expert : {"auto", "exact", "sparse", "nearest"} or Expert, default="auto"
+    expert : "auto", "exact", "sparse", "nearest" or Expert, default="auto"
         The kind of expert. "nearest" conditions every point on the rows that are nearest to it, with a
         global sparse part. "auto" measures: where aggregation, training, partition and the numbers of
         experts and inducing inputs are left to us too, rows are held out as `validation` says, and the
@@ -149,7 +149,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Columns of dates in tables: an error, or days since 1970 and phases of year, week and day.
     categorical : sequence of str, default=()
         Columns of tables whose numbers are labels.
-    engine : {"local", "ray"} or Engine, default="local"
+    engine : "local", "ray" or Engine, default="local"
         Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS, or one started
         on this machine), or on an engine of your own, which stays yours to close.
     device : str, default="cpu"
@@ -189,7 +189,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     settled_ : dict of str to object
         The parameters that the choice set, by name.
 
-    With several targets each column has a model of its own, and these attributes are lists.
+    Notes
+    -----
+    With several targets each column has a model of its own, and the attributes are lists.
 
     Examples
     --------
@@ -689,8 +691,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             Points.
         y : array-like of shape (N,) or (N, targets)
             What was observed there.
-        **options
-            Options of `predict`.
+        **options : options of `predict`
+            Such as `latent`.
 
         Returns
         -------

@@ -1,6 +1,8 @@
 """The pages of the API show the defaults that the code has."""
 
 import ast
+import importlib
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,5 +49,28 @@ def differences() -> Iterator[str]:
                     yield f"{shown.path}({parameter.name}): {parameter.default} for {real}"
 
 
+def optional_but_shown_as_needed() -> Iterator[str]:
+    """Parameters of classes without an `__init__` in the source whose default is not shown.
+
+    Of these the page has the docstring alone; Python itself knows what the class takes.
+    """
+    package = griffe.load("distgp", search_paths=[str(SOURCE)], docstring_parser="numpy")
+    for shown, function in documented(package):
+        if not shown.is_class or function is not None or shown.docstring is None:
+            continue
+        sections = [s for s in shown.docstring.parsed if s.kind.value == "parameters"]
+        if not sections:
+            continue
+        real = inspect.signature(getattr(importlib.import_module(shown.module.path), shown.name))
+        for parameter in (p for section in sections for p in section.value):
+            known = real.parameters.get(parameter.name)
+            if known is not None and (known.default is known.empty) != (parameter.default is None):
+                yield f"{shown.path}({parameter.name}): {parameter.default} for {known.default}"
+
+
 def test_defaults_are_shown_as_they_are():
     assert list(differences()) == []
+
+
+def test_parameters_that_may_be_left_out_have_a_default():
+    assert list(optional_but_shown_as_needed()) == []

@@ -2,7 +2,8 @@
 
 import functools
 import http.server
-import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ from site_browser import Browser, found
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 1280
+INTERNAL = ("internals", "base-classes")
+TELEPHONE = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(found() is None, reason="no Chromium here: `make site-test` installs it"),
@@ -21,13 +24,19 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The address of the site, built anew."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [Path(sys.executable).parent / "mkdocs", "build", "--strict", "-q", "-d", folder]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def folder():
+    """The site, built anew by the command of `make docs`."""
+    shutil.rmtree(ROOT / "build" / "site", ignore_errors=True)
+    command = [Path(sys.executable).parent / "zensical", "build", "--clean", "--strict"]
+    command += ["--config-file", "mkdocs.yml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return ROOT / "build" / "site"
+
+
+@pytest.fixture(scope="module")
+def site(folder):
+    """The address of the site from a server, and its folder."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *arguments):
@@ -93,15 +102,43 @@ def complaints(event, address):
             yield f"asks for {url}"
 
 
-def test_the_search_finds_how_to_install(site, browser):
-    browser.open(f"{site[0]}/index.html")
-    browser.wait("document.querySelector('.md-search__input') !== null")
-    browser.evaluate("""
-        const field = document.querySelector(".md-search__input");
-        field.focus();
-        field.value = "install";
-        for (const kind of ["input", "keyup"]) field.dispatchEvent(new Event(kind, {bubbles: true}));
-    """)
-    browser.wait("document.querySelectorAll('.md-search-result__link').length > 0")
-    first = browser.evaluate("document.querySelector('.md-search-result__link').href")
-    assert "start.html" in first, first
+@pytest.mark.parametrize("way", ["from a server", "from a folder"])
+def test_the_search_finds_how_to_install(site, browser, way):
+    address = site[0] if way == "from a server" else site[1].as_uri()
+    browser.open(f"{address}/index.html")
+    browser.wait("document.querySelector('.md-search__button') !== null")
+    browser.evaluate("document.querySelector('.md-search__button').click()")
+    inside = "[...document.querySelectorAll('*')].find(e => e.shadowRoot?.querySelector('dialog'))"
+    browser.wait(f"{inside}?.shadowRoot.activeElement?.tagName === 'INPUT'")
+    browser.call("Input.insertText", text="install")
+    browser.wait(f"{inside}.shadowRoot.querySelector('[role=option] mark') !== null")
+    first = browser.evaluate(f"{inside}.shadowRoot.querySelector('[role=option]').href")
+    assert "start.html" in first and first.startswith(address), first
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overflows_on_a_telephone(site, tmp_path, scheme):
+    address, folder = site
+    browser = Browser(str(tmp_path), WIDTH)  # a new one: the scheme of earlier pages is kept
+    browser.call("Emulation.setDeviceMetricsOverride", **TELEPHONE)
+    wish = {"name": "prefers-color-scheme", "value": scheme}
+    browser.call("Emulation.setEmulatedMedia", features=[wish])
+    wrong = []
+    for page in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html")):
+        browser.open(f"{address}/{page}")
+        browser.wait("document.querySelectorAll('.arithmatex:not(:has(.katex))').length === 0")
+        has = browser.evaluate("document.documentElement.scrollWidth")
+        shown = browser.evaluate("document.body.dataset.mdColorScheme")
+        assert shown == {"light": "default", "dark": "slate"}[scheme]
+        if has > TELEPHONE["width"]:
+            wrong.append(f"{page}: {has} px in {TELEPHONE['width']}")
+    browser.close()
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pages_for_users_show_types(folder):
+    """`Any` says nothing: the tables have the types of the docstrings."""
+    pages = [page for page in folder.glob("api/*.html") if page.stem not in INTERNAL]
+    assert len(pages) > 7
+    told = {page.stem: re.findall(r">Any<|: Any\b", page.read_text()) for page in pages}
+    assert not {name: found for name, found in told.items() if found}

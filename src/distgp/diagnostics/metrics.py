@@ -16,13 +16,37 @@ Values: TypeAlias = np.ndarray | Tensor | list[float]
 
 
 def rmse(y: Values, mean: Values) -> float:
-    """√mean((y − μ)²)."""
+    """Compute the root of the mean squared error, √mean((y − μ)²).
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+        The observed values.
+    mean : array-like of shape (N,)
+        The predicted means μ.
+
+    Returns
+    -------
+    float
+    """
     y, mean = _arrays(y, mean)
     return math.sqrt(np.square(y - mean).mean())
 
 
 def smse(y: Values, mean: Values) -> float:
-    """Mean squared error in units of the variance of y: 1 for predicting its mean."""
+    """Compute the mean squared error in units of the variance of y: 1 for predicting its mean.
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+        The observed values.
+    mean : array-like of shape (N,)
+        The predicted means μ.
+
+    Returns
+    -------
+    float
+    """
     y, mean = _arrays(y, mean)
     spread = y.var()
     if spread == 0:
@@ -31,14 +55,44 @@ def smse(y: Values, mean: Values) -> float:
 
 
 def nlpd(y: Values, mean: Values, variance: Values) -> float:
-    """Mean of −log N(y; μ, s²)."""
+    """Compute the mean negative log predictive density, the mean of −log N(y; μ, s²). Lower is better.
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+        The observed values.
+    mean : array-like of shape (N,)
+        The predicted means μ.
+    variance : array-like of shape (N,)
+        The predicted variances s², positive.
+
+    Returns
+    -------
+    float
+    """
     y, mean, variance = _arrays(y, mean, variance)
     _check_variance(variance)
     return float(0.5 * (np.log(2 * np.pi * variance) + np.square(y - mean) / variance).mean())
 
 
 def coverage(y: Values, mean: Values, variance: Values, level: float = 0.9) -> float:
-    """The share of y inside the central interval of this level: equal to it if calibrated."""
+    """Compute the share of y inside the central interval of a level: equal to it if calibrated.
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+        The observed values.
+    mean : array-like of shape (N,)
+        The predicted means μ.
+    variance : array-like of shape (N,)
+        The predicted variances s², positive.
+    level : float, default=0.9
+        The probability of the interval, between 0 and 1.
+
+    Returns
+    -------
+    float
+    """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
     y, mean, variance = _arrays(y, mean, variance)
@@ -48,9 +102,22 @@ def coverage(y: Values, mean: Values, variance: Values, level: float = 0.9) -> f
 
 
 def pinball(y: Values, quantile: Values, level: float) -> float:
-    """Mean of max(q(y − z), (q − 1)(y − z)) for the quantiles z predicted at the level q.
+    """Compute the mean of max(q(y − z), (q − 1)(y − z)) for the quantiles z predicted at the level q.
 
     It is lowest for the true quantiles. For the median it is half the mean absolute error.
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+        The observed values.
+    quantile : array-like of shape (N,)
+        The predicted quantiles z.
+    level : float
+        The level q, between 0 and 1.
+
+    Returns
+    -------
+    float
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
@@ -60,7 +127,21 @@ def pinball(y: Values, quantile: Values, level: float) -> float:
 
 
 def wasserstein2(mean: Values, variance: Values, mean2: Values, variance2: Values) -> float:
-    """√mean((μ − μ′)² + (s − s′)²): 2-Wasserstein distance of the marginals over test points."""
+    """Compute how far two predictions are apart: √mean((μ − μ′)² + (s − s′)²).
+
+    It is the 2-Wasserstein distance of their marginals over the points.
+
+    Parameters
+    ----------
+    mean, variance : array-like of shape (N,)
+        The means μ and variances s² of one prediction.
+    mean2, variance2 : array-like of shape (N,)
+        The means μ′ and variances s′² of the other.
+
+    Returns
+    -------
+    float
+    """
     mean, variance, mean2, variance2 = _arrays(mean, variance, mean2, variance2)
     _check_variance(variance)
     _check_variance(variance2)

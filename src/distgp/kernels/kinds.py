@@ -46,11 +46,11 @@ class RBF(FixedShape):
     ----------
     lengthscale : float, sequence or Tensor, default=1.0
         The lengthscales ℓ: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
+    active_dims : sequence of int or str, default=None
         The columns that the kernel looks at, by place or name; all by default.
-    shared : sequence of int, optional
+    shared : sequence of int, default=None
         Which of the lengthscales each of these columns has, so that several can share one.
-    stretch : sequence of float, optional
+    stretch : sequence of float, default=None
         A number for each of these columns that it is multiplied by; it is not trained. An estimator sets
         it where columns with one lengthscale in the units of the data have different scales.
     sphere : bool, default=False
@@ -169,12 +169,11 @@ class Matern52(FixedShape):
 class RationalQuadratic(Stationary):
     """The rational quadratic kernel, k = (1 + r² / 2α)^−α, with r² = Σ_j (x_j − x′_j)² / ℓ_j².
 
-    It is a mixture of RBF kernels over lengthscales, and tends to the RBF kernel as α grows.
+    It is a mixture of RBF kernels over lengthscales, and tends to the RBF kernel as α grows. Its other
+    parameters are those of `RBF`.
 
     Parameters
     ----------
-    lengthscale, active_dims, shared
-        As for `RBF`: the lengthscales ℓ, the columns, and which columns share a lengthscale.
     alpha : float or Tensor, default=1.0
         The mixture parameter α, (*batch,).
 
@@ -229,7 +228,7 @@ class Linear(Kernel):
     ----------
     variance : float, sequence or Tensor, default=1.0
         The variances v of the weights: one per column, (*batch, d), or one for all, (*batch, 1).
-    active_dims : sequence of int or str, optional
+    active_dims : sequence of int or str, default=None
         The columns that the kernel looks at, by place or name; all by default.
 
     Examples
@@ -269,7 +268,7 @@ class Periodic(Kernel):
         The lengthscales ℓ on the circle: one per column, (*batch, d), or one for all, (*batch, 1).
     period : float, sequence or Tensor, default=1.0
         The periods p, likewise.
-    active_dims : sequence of int or str, optional
+    active_dims : sequence of int or str, default=None
         The columns that the kernel looks at, by place or name; all by default.
 
     Examples

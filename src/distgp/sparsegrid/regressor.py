@@ -62,7 +62,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         The number of rounds of training, at most.
     training_rows : int, "auto" or None, default="auto"
         The number of rows that training looks at, None for all. "auto": 10,000.
-    engine : {"local", "ray"} or Engine, default="local"
+    engine : "local", "ray" or Engine, default="local"
         Where the rows live: in this process, on a Ray cluster, or on an engine of your own, which
         stays yours to close.
     device : str, default="cpu"
@@ -94,7 +94,9 @@ class SparseGridGP(RegressorMixin, ModelMixin):
     n_floored_ : int
         The number of points whose variance was floored in the last prediction of it.
 
-    With several targets each column has a model of its own, and these attributes are lists.
+    Notes
+    -----
+    With several targets each column has a model of its own, and the attributes are lists.
 
     Examples
     --------
@@ -298,8 +300,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             Points.
         y : array-like of shape (N,) or (N, targets)
             What was observed there.
-        **options
-            Options of `predict`.
+        **options : options of `predict`
+            Such as `latent`.
         """
         mean, std = self.predict(X, return_std=True, **options)
         targets = observed_targets(y, mean.shape)

@@ -19,7 +19,7 @@ from distgp.kernels import (
     parse,
     spectrum,
 )
-from distgp.kernels.stationary import EARTH
+from distgp.kernels.sphere import EARTH
 
 KINDS = concrete(Stationary)
 QUICK = {"expert": "exact", "n_experts": 1, "n_iter": 5}

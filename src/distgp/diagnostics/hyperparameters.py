@@ -29,7 +29,7 @@ from torch import Tensor
 
 from distgp.data.scaling import Scaling
 from distgp.kernels import Constant, Kernel, Linear, Periodic, Product, Scale, Stationary, Sum
-from distgp.kernels.stationary import EARTH, Degrees
+from distgp.kernels.sphere import EARTH, Degrees
 
 Shared: TypeAlias = Mapping[str, tuple[int, ...]]
 """The columns that stand for several features with one lengthscale, and the places of these."""

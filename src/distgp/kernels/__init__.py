@@ -21,7 +21,7 @@ from distgp.kernels.names import (
     resolved,
 )
 from distgp.kernels.prior import PriorDraws, prior_draws, spectrum
-from distgp.kernels.stationary import Stationary
+from distgp.kernels.stationary import Stationary, directions, rotated
 from distgp.kernels.text import Built, Expression, parse
 
 __all__ = [
@@ -45,11 +45,13 @@ __all__ = [
     "Stationary",
     "Sum",
     "coordinates",
+    "directions",
     "in_data_units",
     "latitudes",
     "parse",
     "prior_draws",
     "register",
     "resolved",
+    "rotated",
     "spectrum",
 ]

@@ -30,7 +30,8 @@ from distgp.kernels.base import (
     with_children,
 )
 from distgp.kernels.kinds import Constant, Linear, Periodic
-from distgp.kernels.stationary import EARTH, PLAIN_DEGREES, Stationary, on_sphere
+from distgp.kernels.sphere import EARTH, PLAIN_DEGREES, on_sphere
+from distgp.kernels.stationary import Stationary
 
 PLAIN_NAME = r"[^\W\d][\w.-]*"  # of kernels, and of columns that need no quotes
 MOST_NAMES = 12  # that an error message lists

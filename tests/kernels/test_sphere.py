@@ -109,7 +109,7 @@ def test_standardised_columns_are_the_same_points():
         ("matern32(1 h, columns=[lon, lat], sphere)", "in km: write 1 km"),
         ("periodic(24 km, columns=height)", "expected a period in a unit of time, got 'km'"),
         ("matern32(24 miles, columns=height)", "there is no unit 'miles'.*'km', 'm'"),
-        ("matern32(sphere=1)", "or isotropic or sphere for 'matern32', got 'sphere'"),
+        ("matern32(sphere=1)", "or isotropic or rotated or sphere for 'matern32', got 'sphere'"),
         ("linear(isotropic)", "expected columns= for 'linear', got 'isotropic'"),
     ],
 )

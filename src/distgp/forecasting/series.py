@@ -13,7 +13,7 @@ from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import kind_of, numbers
 from distgp.data.table import TableError, pc
-from distgp.kernels.names import TIMES, UNITS
+from distgp.kernels.named import TIMES, UNITS
 
 BINS = (7, 6, 5, 4)
 """Numbers of equal parts that many steps ahead are told in: a week ahead by days, a day by four hours."""

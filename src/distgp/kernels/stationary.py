@@ -120,8 +120,8 @@ class Stationary(Kernel):
         """Raise a `ParameterError` unless a kernel with a direction has what a direction needs."""
         if self.sphere is not None:
             raise ParameterError(
-                "a kernel on the sphere has no direction, which is another one at every place: project "
-                "longitude and latitude to a flat map, x and y in km, and use these"
+                "a kernel on the sphere has no direction, since that is another one at every place: make x "
+                "and y of a flat map out of longitude and latitude"
             )
         if count != 2:
             raise ParameterError(

@@ -146,8 +146,9 @@ class Named(NamedTuple):
                 )
             length, ratio = math.sqrt(along.value * across.value), along.value / across.value
             degrees = angle.value
-        options = self._options() | {"anisotropy": anisotropy_of(ratio, degrees)}
-        return in_data_units(KERNELS[self.name](length, features, **options), layout)
+        numbers = anisotropy_of(ratio, degrees)
+        made = KERNELS[self.name](length, features, anisotropy=numbers, **self._options())
+        return in_data_units(made, layout)
 
     def _plane(self, layout: InputLayout) -> tuple[int, ...]:
         """List the two features that a direction lies in."""

@@ -31,7 +31,9 @@ async def known_options(request: Request) -> None:
 def no_such_route(request: Request, error: Exception) -> Response:
     """Tell which routes there are."""
     routes = [route for route in cast(FastAPI, request.app).routes if isinstance(route, APIRoute)]
-    there = ", ".join(f"{method} {route.path}" for route in routes for method in route.methods)
+    there = ", ".join(
+        f"{method} {route.path}" for route in routes for method in route.methods or ()
+    )
     asked = f"{request.method} {request.url.path}"
     text = one_line(f"there is no {asked}; there are {there}")
     status, headers = cast(Any, error).status_code, cast(Any, error).headers

@@ -10,7 +10,8 @@ least squares; PyKrige to 60 lags with more weight on short ones, which of the s
 with and without weights, gave it the best predictions from 2,000 observations. PyKrige solves the equations
 of all observations up to 2,000, and those of the 64 nearest (`n_closest_points`) beyond; its matrix of all
 pairs of observations is made in either case. GSTools has no such neighbourhoods, and inverts the matrix of
-all observations. So the largest size is for distgp alone.
+all observations. So the largest size is for distgp alone: the table says of the others how large such a
+matrix would be. Give the largest sizes to a process of their own, since the memory is the most that it had.
 
 Figures measured again replace those in the table of results, and others stay. With `--page` the table goes
 into docs/maps.md.
@@ -22,6 +23,7 @@ import argparse
 import importlib
 import importlib.metadata
 import math
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +45,7 @@ MOST = {"PyKrige": 20_000, "GSTools": 20_000}
 """Observations up to which a peer is run: of more, its matrices of all pairs do not fit into memory."""
 DENSE = 2_000
 """Observations up to which PyKrige solves the equations of all of them."""
+FIGURES = ("rmse", "cover", "nlpd")
 Predicted = tuple[np.ndarray, np.ndarray]
 Way = Callable[[np.ndarray, np.ndarray, np.ndarray], Predicted]
 
@@ -121,8 +124,16 @@ def measured(n: int, seed: int, name: str, note: str) -> dict[str, object]:
         "cover": metrics.coverage(seen, mean, np.square(std), 0.9),
         "nlpd": metrics.nlpd(seen, mean, np.square(std)),
         "seconds": seconds,
+        "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "note": note,
     }
+
+
+def not_run(n: int, name: str) -> dict[str, object]:
+    """The line of a peer whose matrix of all pairs does not fit, with its size in numbers of 8 bytes."""
+    size = f"not run: its matrix of all pairs would take {8 * n**2 / 2**30:,.0f} GiB"
+    figures = dict.fromkeys(("version", *FIGURES, "seconds", "gigabytes"), "")
+    return {"n": n, "seed": 0, "model": name, **figures, "note": size}
 
 
 def page() -> None:
@@ -132,7 +143,10 @@ def page() -> None:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in read_csv(RESULTS):
-        figures = [f"{float(row[name]):.3f}" for name in ("rmse", "cover", "nlpd")]
+        if not row["seconds"]:
+            lines.append(f"| {int(row['n']):,} | {row['model']} | {row['note']} | | | |")
+            continue
+        figures = [f"{float(row[name]):.3f}" for name in FIGURES]
         name = f"{row['model']} {row['version']}" if row["model"] in MOST else row["model"]
         cells = [f"{int(row['n']):,}", name, *figures, f"{float(row['seconds']):.3g}"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -153,9 +167,10 @@ def main() -> None:
     before = read_csv(options.out) if options.out.exists() else []
     rows: dict[tuple[int, int, int], dict[str, Any]] = {_key(row): row for row in before}
     for n in options.sizes:
-        for name in (name for name in options.only if n <= MOST.get(name, n)):
-            for seed in range(options.seeds):
-                row = measured(n, seed, name, options.note)
+        for name in options.only:
+            fits = n <= MOST.get(name, n)
+            for seed in range(options.seeds if fits else 1):
+                row = measured(n, seed, name, options.note) if fits else not_run(n, name)
                 print(row, flush=True)
                 rows[_key(row)] = row
                 written = [rows[key] for key in sorted(rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import os
@@ -89,6 +90,11 @@ def example(cls: type[Kernel], d: int) -> Kernel:
     return makers[cls]() if cls in makers else cls(ard)  # type: ignore[call-arg]
 
 
+def directed(cls: type[Kernel], d: int) -> Kernel:
+    """A stationary kernel of the first and the last of d columns, longer at 35 degrees than across that."""
+    return distgp.kernels.rotated(cls, 1.4, 0.6, angle=35.0, active_dims=(0, d - 1))  # type: ignore[type-var]
+
+
 def naive_value(kernel: Kernel, x: Tensor, z: Tensor) -> float:
     """k(x, z) for one pair of points, straight from the formula, in Python floats."""
     if isinstance(kernel, Sum):
@@ -103,6 +109,8 @@ def naive_value(kernel: Kernel, x: Tensor, z: Tensor) -> float:
     if isinstance(kernel, Linear):
         v = kernel.variance.expand(len(pairs)).tolist()
         return sum(v[j] * a * b for j, (a, b) in enumerate(pairs))
+    if getattr(kernel, "anisotropy", None) is not None:
+        kernel, pairs = turned(kernel, [pairs[j] for j in kernel.active_dims])  # type: ignore[attr-defined]
     scale = kernel.lengthscale.expand(len(pairs)).tolist()  # type: ignore[attr-defined]
     if isinstance(kernel, Periodic):
         p = kernel.period.expand(len(pairs)).tolist()
@@ -119,6 +127,20 @@ def naive_value(kernel: Kernel, x: Tensor, z: Tensor) -> float:
         Matern52: lambda r: (1 + math.sqrt(5) * r + 5 * r * r / 3) * math.exp(-math.sqrt(5) * r),
     }
     return shapes[type(kernel)](r)
+
+
+def turned(
+    kernel: Kernel, pairs: list[tuple[float, float]]
+) -> tuple[Kernel, list[tuple[float, float]]]:
+    """The kernel without its direction, and points turned by the angle, so that it lies along the first."""
+    along, across, angle = map(float, distgp.kernels.directions(kernel))  # type: ignore[arg-type]
+    u, v = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    (x0, z0), (x1, z1) = pairs
+    found = [(u * x0 + v * x1, u * z0 + v * z1), (u * x1 - v * x0, u * z1 - v * z0)]
+    plain = dataclasses.replace(
+        kernel, lengthscale=[along, across], active_dims=None, anisotropy=None
+    )  # type: ignore[type-var]
+    return plain, found
 
 
 def naive_gram(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:

@@ -61,3 +61,46 @@ def test_mistakes_are_named():
         gp.importance(X, y, n_repeats=0)
     with pytest.raises(ValueError, match=r"y must have the shape of the predictions, \(120,\)"):
         gp.importance(X, y[1:])
+
+
+def additive(n=120, mean="constant", **options):
+    """A model of two columns that act by themselves; the second explains four times the variance."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=n), "b": rng.normal(size=n)})
+    y = np.sin(table["a"]) + 2 * np.sin(table["b"]) + 0.05 * rng.normal(size=n)
+    kernel = "matern52(columns=a) + matern52(columns=b)"
+    quick = {"expert": "exact", "n_experts": 1, "n_iter": 20} | options
+    gp = DistributedGPRegressor(kernel=kernel, mean=mean, **quick)
+    return gp.fit(table[:80], y[:80]), table[80:], y[80:]
+
+
+def test_shares_of_additive_parts_are_those_of_the_variance():
+    gp, table, y = additive()
+    found = gp.importance(table, y)
+    parts = {name: mean for name, (mean, _) in gp.decompose(table).items() if name != "level"}
+    total = gp.predict(table)
+    wanted = {
+        name: np.cov(mean, total)[0, 1] / np.var(total, ddof=1) for name, mean in parts.items()
+    }
+    assert found.shares == pytest.approx(wanted)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    truth = np.column_stack([np.sin(table["a"]), 2 * np.sin(table["b"])])
+    share = np.cov(truth[:, 1], truth.sum(1))[0, 1] / np.var(truth.sum(1), ddof=1)
+    assert found.shares["Matern52(b)"] == pytest.approx(share, abs=0.03)
+    assert "\n\npart         share of the predictions' variance\nMatern52(a)  0." in str(found)
+
+
+def test_a_trend_is_a_part_and_targets_are_averaged():
+    gp, table, y = additive(mean="linear")
+    assert list(gp.importance(table, y).shares) == ["level", "Matern52(a)", "Matern52(b)"]
+    parts = {"a": np.array([[1.0, 0.0], [3.0, 1.0]]), "b": np.array([[0.0, 0.0], [2.0, 3.0]])}
+    assert room.shares_of(parts) == pytest.approx({"a": 0.375, "b": 0.625})
+    assert room.shares_of({"a": np.arange(3.0), "b": -np.arange(3.0)}) is None
+
+
+def test_shares_that_are_not_known_are_none():
+    X, y = data()
+    assert DistributedGPRegressor(**FIXED).fit(X, y).importance(X, y).shares is None
+    gp, table, y = additive(expert="nearest", n_neighbors=20)
+    found = gp.importance(table, y)
+    assert found.shares is None and "part" not in str(found)

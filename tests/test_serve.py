@@ -309,8 +309,12 @@ def test_bad_requests(client):
     assert "interval: " in detail(post(b"{}", interval="1.5"), 422)
     assert "latent: " in detail(post(b"{}", latent="x\ny"), 422)
     assert "unknown: " in detail(post(b"{}", unknown="drop"), 422)
-    assert client.get("/predict").status_code == 405
-    assert client.get("/docs").status_code == 404
+    said = detail(post(b"{}", quantile="0.1"), 422)
+    assert "no option 'quantile' of /predict; did you mean 'quantiles'?" in said
+    assert "got it 2 times" in detail(post(b"{}", quantiles=["0.1", "0.9"]), 422)
+    assert "option 'x' of /info, which has none" in detail(client.get("/info?x=1"), 422)
+    assert "no GET /predict; there are GET /health" in detail(client.get("/predict"), 405)
+    assert "POST /predict" in detail(client.get("/docs"), 404)
     rows = json.dumps({"rows": [GOOD | {"site": "moon"}]})
     assert "holds 1 values that were not there" in detail(post(rows, unknown="refuse"), 422)
     (told,) = post(rows).json()["warnings"]

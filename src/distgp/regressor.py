@@ -34,7 +34,7 @@ from distgp.data.rows import (
     observed_targets,
 )
 from distgp.diagnostics import findings
-from distgp.diagnostics.importance import Importance, importance
+from distgp.diagnostics.importance import Importance, importance, shares_of
 from distgp.diagnostics.novelty import NoveltyWarning, novelty
 from distgp.engines import Engine
 from distgp.experts import EXPERTS, Expert
@@ -737,7 +737,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
         It is scikit-learn's `permutation_importance`, of the columns of the table, at the price of a few
         large predictions. Give rows that the model was not fitted to. Of two columns that say the same,
-        either may seem of no use.
+        either may seem of no use. Where the kernel is a sum whose parts are known (see `decompose`), the
+        share of each part in the variance of the predictions at these rows is told too.
 
         Parameters
         ----------
@@ -753,7 +754,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Returns
         -------
         Importance
-            To be printed, or `mean`, `std` and `falls` by column.
+            To be printed, or `mean`, `std` and `falls` by column, and `shares` by part of the kernel.
         """
         a_count()("n_repeats", n_repeats)
         rows, keep = self._encoded(X)
@@ -770,7 +771,17 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
         names = schema.given or tuple(f"x{j}" for j in range(schema.n_features))
         columns = dict(zip(names, schema.places, strict=True))
-        return importance(score, rows, columns, n_repeats, check_random_state(random_state))
+        found = importance(score, rows, columns, n_repeats, check_random_state(random_state))
+        return replace(found, shares=self._shares(rows))
+
+    def _shares(self, rows: np.ndarray) -> dict[str, float] | None:
+        """Return the share of each part of an additive kernel in the variance of predictions."""
+        try:
+            with unnamed_columns(), silenced(NoveltyWarning):
+                parts = self.decompose(rows)
+        except ValueError:  # it says which models have parts
+            return None
+        return shares_of({name: mean for name, (mean, _) in parts.items()})
 
     def sample_y(
         self,

@@ -60,8 +60,10 @@ def naive(theta, given):
         ([0.7], {}),
         ([0.8, 0.5], {"active_dims": [2, 0]}),
         ([0.8, 0.5], {"shared": [1, 0, 1]}),
+        ([90.0], {"active_dims": [0, 1], "sphere": True}),
+        ([0.8], {"active_dims": [2, 0], "anisotropy": [1.4, 0.8], "stretch": [0.5, 2.0]}),
     ],
-    ids=["one each", "one", "some columns", "shared"],
+    ids=["one each", "one", "some columns", "shared", "sphere", "direction"],
 )
 @pytest.mark.parametrize("own_noise", [False, True])
 def test_value_and_derivatives_are_those_of_a_naive_loop(shape, lengths, options, own_noise):
@@ -74,6 +76,16 @@ def test_value_and_derivatives_are_those_of_a_naive_loop(shape, lengths, options
     (value, gradient), (wanted, slopes) = found
     close(value, wanted, rtol=1e-10)
     for mine, theirs in zip(gradient, slopes, strict=True):
+        close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_a_direction_that_is_trained_has_its_derivative():
+    given, found = sets(d=2), []
+    for function in (neighborhoods.negative_log_likelihood, naive):
+        direction = torch.tensor([1.4, 0.8], dtype=FLOAT, requires_grad=True)
+        theta, values = theta_at(distgp.Matern32, [0.8], anisotropy=direction)
+        found.append(torch.autograd.grad(function(theta, given), [direction, *values]))
+    for mine, theirs in zip(*found, strict=True):
         close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
@@ -95,8 +107,12 @@ def test_rows_too_far_for_products_are_left_to_the_kernel():
 def test_the_lower_triangle_is_that_of_the_kernel(shape, q):
     X = inputs(5 * q, 3).reshape(5, q, 3)
     X[:, 1] = X[:, q - 1]
-    kernel = 1.7 * shape([0.5, 0.8], active_dims=[2, 0])
-    close(last_rows.lower_kernel(kernel, X).tril(), kernel(X).tril(), rtol=1e-12, atol=1e-14)
+    for kernel in (
+        1.7 * shape([0.5, 0.8], active_dims=[2, 0]),
+        1.7 * shape(90.0, active_dims=[2, 0], sphere=True),
+        1.7 * shape(0.7, active_dims=[2, 0], anisotropy=[1.4, 0.8]),
+    ):
+        close(last_rows.lower_kernel(kernel, X).tril(), kernel(X).tril(), rtol=1e-12, atol=1e-14)
 
 
 def test_predictions_with_many_neighbours_are_those_of_the_whole_matrix(monkeypatch):

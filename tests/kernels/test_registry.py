@@ -14,7 +14,8 @@ from distgp import RBF, DistributedGPRegressor, Kernel, Linear, SparseGridGP
 from distgp.files.model_file import ModelFileError
 from distgp.kernels import KERNELS, ParameterError, Stationary, in_data_units, parse, register
 from distgp.kernels.base import field, scalar, vector
-from distgp.kernels.names import OTHERS, InputLayout
+from distgp.kernels.layout import InputLayout
+from distgp.kernels.names import OTHERS
 
 MODULE = """
 from distgp.kernels import Stationary, register
@@ -97,7 +98,7 @@ def test_texts_know_a_stationary_kernel_with_its_columns_and_units():
         parse("wendlant")
     with pytest.raises(
         ParameterError,
-        match="number or lengthscale= or columns= or isotropic or sphere for 'wendland'",
+        match="across= or angle= or columns= or isotropic or rotated or sphere for 'wendland'",
     ):
         parse("wendland(alpha=2)")
     SparseGridGP(level=2, kernel="wendland", n_iter=1).fit(*make_data(60))

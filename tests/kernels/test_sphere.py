@@ -19,7 +19,7 @@ from distgp.kernels import (
     parse,
     spectrum,
 )
-from distgp.kernels.stationary import EARTH
+from distgp.kernels.sphere import EARTH
 
 KINDS = concrete(Stationary)
 QUICK = {"expert": "exact", "n_experts": 1, "n_iter": 5}
@@ -109,7 +109,7 @@ def test_standardised_columns_are_the_same_points():
         ("matern32(1 h, columns=[lon, lat], sphere)", "in km: write 1 km"),
         ("periodic(24 km, columns=height)", "expected a period in a unit of time, got 'km'"),
         ("matern32(24 miles, columns=height)", "there is no unit 'miles'.*'km', 'm'"),
-        ("matern32(sphere=1)", "or isotropic or sphere for 'matern32', got 'sphere'"),
+        ("matern32(sphere=1)", "or isotropic or rotated or sphere for 'matern32', got 'sphere'"),
         ("linear(isotropic)", "expected columns= for 'linear', got 'isotropic'"),
     ],
 )

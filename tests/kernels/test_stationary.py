@@ -6,7 +6,7 @@ from helpers import FLOAT, close, inputs, naive_gram
 from sklearn.gaussian_process import kernels as sk
 
 from distgp import RBF, Constant, Linear, Matern12, Matern32, Matern52, RationalQuadratic
-from distgp.kernels import stationary
+from distgp.kernels import shapes
 
 X, Z = inputs(9, 3), inputs(5, 3, 1)
 
@@ -89,7 +89,7 @@ def test_clusters_far_apart_have_the_gradients_of_clusters_alone(kind):
 
 def test_rows_that_are_not_far_are_computed_as_ever(monkeypatch):
     found = RBF(0.01)(X, Z)
-    monkeypatch.setattr(stationary, "_by_differences", lambda *_: pytest.fail("not needed"))
+    monkeypatch.setattr(shapes, "by_differences", lambda *_: pytest.fail("not needed"))
     assert RBF(0.01)(X, Z).equal(found)
 
 
@@ -105,7 +105,7 @@ def wide_pairs():
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52])
 def test_gradients_in_lengthscales_are_those_of_all_differences(monkeypatch, kind, shared, block):
-    monkeypatch.setattr(stationary, "BLOCK", block)
+    monkeypatch.setattr(shapes, "BLOCK", block)
     for A, B in wide_pairs():
         d = A.shape[-1]
         places = [column // 2 for column in range(d)] if shared else None

@@ -14,7 +14,7 @@ from distgp import KERNELS, RBF, Linear, Matern52, Periodic
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import Expression, InputLayout, ParameterError, parse
-from distgp.kernels.names import UNITS, Amount, Named
+from distgp.kernels.named import UNITS, Amount, Named
 from distgp.kernels.text import Term, arguments
 
 TABLE = InputLayout(
@@ -306,7 +306,8 @@ def test_names_of_columns_can_be_any_text():
         ("(rbf", r"expected '.', '.' or '\)', got the end"),
         (
             "rbf(",
-            "expected a number or lengthscale= or columns= or isotropic or sphere for 'rbf', got the end",
+            "expected a number or lengthscale= or across= or angle= or columns= or isotropic or rotated "
+            "or sphere for 'rbf', got the end",
         ),
         ("rbf(1", r"expected ',' or '\)', got the end"),
         ("rbf(-1)", "got '-' at character 5"),
@@ -316,7 +317,8 @@ def test_names_of_columns_can_be_any_text():
         ("rbf(lenghtscale=1)", "got 'lenghtscale' at character 5"),
         (
             "rbf(period=1)",
-            "expected a number or lengthscale= or columns= or isotropic or sphere for 'rbf', got 'period'",
+            "expected a number or lengthscale= or across= or angle= or columns= or isotropic or rotated "
+            "or sphere for 'rbf', got 'period'",
         ),
         ("rbf(1, lengthscale=2)", "expected lengthscale once, got it again at character 8"),
         ("rbf(columns=a, b)", "several columns stand in square brackets, got 'b'"),
@@ -385,6 +387,10 @@ WORDS = [
     "km",
     "isotropic",
     "sphere",
+    "rotated",
+    "across=",
+    "angle=",
+    "-",
 ]
 
 
@@ -404,6 +410,7 @@ def test_any_text_is_a_kernel_or_one_line(text):
 POSITIVE = st.floats(1e-3, 1e3)
 UNIT = st.sampled_from([None, *set(UNITS.values())])
 NUMBERS, AMOUNTS = POSITIVE.map(Amount), st.tuples(POSITIVE, UNIT).map(lambda v: Amount(*v))
+ANGLES = st.floats(-360, 360).map(Amount)
 DISTANT = st.builds(Amount, POSITIVE, st.sampled_from(["km", "m"]))
 COLUMNS = st.lists(st.one_of(st.text(max_size=5), st.just("temp")), max_size=3).map(tuple)
 
@@ -419,6 +426,7 @@ LEAVES = st.one_of(
     leaves(
         ["matern32"], lengthscale=st.none() | DISTANT, isotropic=st.booleans(), sphere=st.booleans()
     ),
+    leaves(["matern12"], lengthscale=NUMBERS, across=NUMBERS, angle=ANGLES, rotated=st.booleans()),
     leaves(["rational-quadratic"], alpha=NUMBERS),
     leaves(["periodic"], lengthscale=st.none() | NUMBERS, period=AMOUNTS),
     leaves(["linear"]),

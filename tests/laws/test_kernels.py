@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-from helpers import FLOAT, close, concrete, example, inputs, naive_gram
+from helpers import FLOAT, close, concrete, directed, example, inputs, naive_gram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distgp import Kernel
+from distgp.kernels import Stationary
 
-KERNELS = concrete(Kernel)
-ALL = pytest.mark.parametrize("cls", KERNELS, ids=lambda cls: cls.__name__)
+FORMS = {cls.__name__: partial(example, cls) for cls in concrete(Kernel)}
+FORMS |= {f"{cls.__name__}, directed": partial(directed, cls) for cls in concrete(Stationary)}
+ALL = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def test_discovery_finds_the_kernels():
-    assert len(KERNELS) >= 11
+    assert len(FORMS) >= 11 + 5
 
 
 @ALL
 @pytest.mark.parametrize("d", [1, 2, 5])
-def test_equals_naive_loop(cls, d):
-    kernel, X, Z = example(cls, d), inputs(7, d), inputs(4, d, seed=1)
+def test_equals_naive_loop(form, d):
+    kernel, X, Z = form(d), inputs(7, d), inputs(4, d, seed=1)
     close(kernel(X, Z), naive_gram(kernel, X, Z), rtol=1e-12, atol=1e-13)
     close(kernel.diag(X), naive_gram(kernel, X, X).diagonal(), rtol=1e-12, atol=1e-13)
 
@@ -34,26 +38,26 @@ def test_equals_naive_loop(cls, d):
     seed=st.integers(0, 1000),
     spread=st.floats(1e-3, 1e3),
 )
-def test_symmetric_and_positive_semidefinite(cls, n, d, seed, spread):
-    K = example(cls, d)(inputs(n, d, seed) * spread)
+def test_symmetric_and_positive_semidefinite(form, n, d, seed, spread):
+    K = form(d)(inputs(n, d, seed) * spread)
     close(K, K.mT, rtol=1e-9, atol=1e-9 * float(K.abs().max()))
     eigenvalues = torch.linalg.eigvalsh(K)
     assert eigenvalues[0] >= -1e-12 * max(1.0, float(eigenvalues[-1]))
 
 
 @ALL
-def test_diag_is_the_diagonal_exactly_where_rows_repeat(cls):
+def test_diag_is_the_diagonal_exactly_where_rows_repeat(form):
     X = inputs(6, 3).repeat(2, 1) * 50 + 1000  # duplicates, far from the origin
-    kernel = example(cls, 3)
+    kernel = form(3)
     K = kernel(X)
     close(K.diagonal(), kernel.diag(X), rtol=1e-14, atol=0)
     close(K[:6, 6:].diagonal(), kernel.diag(X[:6]), rtol=1e-14, atol=0)
 
 
 @ALL
-def test_gradient_is_finite_and_right_at_zero_distance(cls):
+def test_gradient_is_finite_and_right_at_zero_distance(form):
     X = torch.cat([inputs(4, 2), inputs(4, 2)])
-    kernel = example(cls, 2)
+    kernel = form(2)
     weights = inputs(8, 8, seed=3)
 
     def value(*parameters):
@@ -65,8 +69,8 @@ def test_gradient_is_finite_and_right_at_zero_distance(cls):
 
 
 @ALL
-def test_gradient_in_the_inputs(cls):
-    kernel, X, Z = example(cls, 2), inputs(4, 2).requires_grad_(), inputs(3, 2, seed=1)
+def test_gradient_in_the_inputs(form):
+    kernel, X, Z = form(2), inputs(4, 2).requires_grad_(), inputs(3, 2, seed=1)
     assert torch.autograd.gradcheck(lambda X: kernel(X, Z), (X,))
     at_zero_distance = (kernel(X, X.detach().clone()) + 0 * X.sum()).sum()
     (gradient,) = torch.autograd.grad(at_zero_distance, X)
@@ -74,8 +78,8 @@ def test_gradient_in_the_inputs(cls):
 
 
 @ALL
-def test_batches_of_parameters_and_inputs_equal_loops(cls):
-    kernel = example(cls, 2)
+def test_batches_of_parameters_and_inputs_equal_loops(form):
+    kernel = form(2)
     factors = torch.tensor([0.5, 1.0, 2.0], dtype=FLOAT)
     batched = kernel.with_parameters(
         {
@@ -95,8 +99,8 @@ def test_batches_of_parameters_and_inputs_equal_loops(cls):
 
 
 @ALL
-def test_parameters_round_trip_and_are_positive(cls):
-    kernel = example(cls, 3)
+def test_parameters_round_trip_and_are_positive(form):
+    kernel = form(3)
     again = kernel.with_parameters(kernel.parameters())
     assert again.parameters().keys() == kernel.parameters().keys()
     X = inputs(4, 3)
@@ -107,8 +111,8 @@ def test_parameters_round_trip_and_are_positive(cls):
 
 
 @ALL
-def test_float32_runs_and_stays_in_float32(cls):
-    kernel, X = example(cls, 2), inputs(10, 2)
+def test_float32_runs_and_stays_in_float32(form):
+    kernel, X = form(2), inputs(10, 2)
     narrow = kernel.to(dtype=torch.float32)
     K = narrow(X.to(torch.float32))
     assert K.dtype == torch.float32
@@ -116,8 +120,8 @@ def test_float32_runs_and_stays_in_float32(cls):
 
 
 @ALL
-def test_a_kernel_cannot_be_changed(cls):
-    kernel = example(cls, 2)
+def test_a_kernel_cannot_be_changed(form):
+    kernel = form(2)
     for name in kernel.own_parameters() or ["kernels"]:
         with pytest.raises(AttributeError):
             setattr(kernel, name, 1.0)

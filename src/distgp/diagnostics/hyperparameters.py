@@ -6,6 +6,8 @@ from that form and from the scaling of the data:
 
 - a lengthscale ℓ_j and a period p_j are multiplied by the scale of their column. The lengthscale of a
   periodic kernel is one on the circle, which has no unit, and stays as it is;
+- the lengthscales along a direction and across it, and its angle, are those of r² = (x − x′)ᵀM(x − x′) with
+  M divided by the scales of both columns;
 - the standard deviation σ_t of a part, and that of the noise, are multiplied by the target's scale;
 - the variance v_j of a linear kernel's weight becomes the standard deviation σ_t √v_j of a slope, in
   units of the target per unit of the column, as is the slope of a linear trend.
@@ -29,7 +31,9 @@ from torch import Tensor
 
 from distgp.data.scaling import Scaling
 from distgp.kernels import Constant, Kernel, Linear, Periodic, Product, Scale, Stationary, Sum
-from distgp.kernels.stationary import EARTH, Degrees
+from distgp.kernels.rotation import of_metric
+from distgp.kernels.sphere import EARTH, Degrees
+from distgp.kernels.stationary import metric
 
 Shared: TypeAlias = Mapping[str, tuple[int, ...]]
 """The columns that stand for several features with one lengthscale, and the places of these."""
@@ -144,14 +148,14 @@ def _of_part(
             values = standardised * units.get(name, 1.0)
             for label, places in labels:
                 yield Quantity.of(number, kind, name, label, _geometric_mean(values[:, places]))
-        for name, tensor in _others(factor).items():
+        for name, tensor in (_others(factor) | _of_direction(factor, scale)).items():
             yield Quantity.of(number, kind, name, None, per_expert(tensor).reshape(-1))
 
 
 def _by_column(factor: Kernel, count: int) -> dict[str, np.ndarray]:
     """Return what a factor has along each of its `count` columns, (M, count) or (1, count), by name."""
     found: dict[str, Tensor] = {}
-    if isinstance(factor, Stationary):
+    if isinstance(factor, Stationary) and factor.anisotropy is None:
         name = "lengthscale" if factor.sphere is None else "lengthscale in km"
         found = {name: factor.lengthscale_by_column(count)}
     elif isinstance(factor, Periodic):
@@ -168,7 +172,17 @@ def _others(factor: Kernel) -> dict[str, Tensor]:
         return {}
     if not isinstance(factor, Stationary):
         return factor.parameters()
-    return {name: v for name, v in factor.own_parameters().items() if name != "lengthscale"}
+    shown = ("lengthscale", "anisotropy")
+    return {name: v for name, v in factor.own_parameters().items() if name not in shown}
+
+
+def _of_direction(factor: Kernel, scale: np.ndarray) -> dict[str, Tensor]:
+    """Return the lengthscales along and across a direction, and its angle, in the units of the data."""
+    if not isinstance(factor, Stationary) or factor.anisotropy is None:
+        return {}
+    M = metric(factor).detach().cpu().double() / torch.as_tensor(scale[:, None] * scale)
+    names = ("lengthscale along", "lengthscale across", "angle in degrees")
+    return dict(zip(names, of_metric(M), strict=True))
 
 
 def _labels(
@@ -248,7 +262,10 @@ def _slopes_and_variance(factor: Kernel, d: int) -> tuple[np.ndarray, np.ndarray
     active, variance = active_columns(factor, d), np.ones(1)
     values = _by_column(factor, len(active))
     if isinstance(factor, Stationary):
-        if factor.sphere is None:
+        if factor.anisotropy is not None:
+            M = metric(factor).detach().cpu().double().numpy()
+            own = np.atleast_2d(M.diagonal(axis1=-2, axis2=-1))
+        elif factor.sphere is None:
             own = values["lengthscale"] ** -2.0
         else:
             own = (km_of_units(factor.sphere) / values["lengthscale in km"]) ** 2

@@ -21,10 +21,14 @@ class Importance:
         The columns of the table.
     falls : ndarray of shape (columns, repeats)
         The fall of R² in each shuffle.
+    shares : mapping of str to float, optional
+        The share of each part of an additive kernel in the variance of the predictions; None where the
+        kernel has one part, or where its parts are not known, as `decompose` says.
     """
 
     columns: tuple[str, ...]
     falls: np.ndarray
+    shares: Mapping[str, float] | None = None
 
     @property
     def mean(self) -> np.ndarray:
@@ -37,12 +41,37 @@ class Importance:
         return self.falls.std(1)
 
     def __str__(self) -> str:
-        width = max(len(name) for name in ("column", *self.columns))
-        lines = [
-            f"{self.columns[i]:{width}s}  {self.mean[i]:.3f} ± {self.std[i]:.3f}"
-            for i in np.argsort(-self.mean, kind="stable")
-        ]
-        return "\n".join([f"{'column':{width}s}  fall of R²", *lines])
+        order = np.argsort(-self.mean, kind="stable")
+        falls = {self.columns[i]: f"{self.mean[i]:.3f} ± {self.std[i]:.3f}" for i in order}
+        text = _table({"column": "fall of R²"} | falls)
+        if self.shares is None:
+            return text
+        shares = {name: f"{share:.3f}" for name, share in self.shares.items()}
+        title = {"part": "share of the predictions' variance"}
+        return f"{text}\n\n{_table(title | shares)}"
+
+
+def _table(lines: Mapping[str, str]) -> str:
+    """Write names and figures below each other."""
+    width = max(map(len, lines))
+    return "\n".join(f"{name:{width}s}  {figure}" for name, figure in lines.items())
+
+
+def shares_of(parts: Mapping[str, np.ndarray]) -> dict[str, float] | None:
+    """Return the share of each part, (n,) or (n, targets), in the variance of their sum over the rows.
+
+    The share of a part is its covariance with the sum, divided by the variance of the sum. So shares add up
+    to 1, and one is negative where others undo the part. Those of several targets are averaged. Parts that
+    do not vary are left out; None where fewer than two are left.
+    """
+    moved = {
+        name: values - values.mean(0) for name, values in parts.items() if np.ptp(values, 0).any()
+    }
+    total = np.sum(list(moved.values()), axis=0)
+    if len(moved) < 2 or not np.square(total).mean(0).all():
+        return None
+    variance = np.square(total).mean(0)
+    return {name: float(((v * total).mean(0) / variance).mean()) for name, v in moved.items()}
 
 
 def importance(

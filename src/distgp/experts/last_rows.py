@@ -21,9 +21,9 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 
 from distgp import linalg
 from distgp.kernels import Kernel
-from distgp.kernels.base import places
+from distgp.kernels.distances import TOLERATED
 from distgp.kernels.fused import shaped
-from distgp.kernels.stationary import TOLERATED, FixedShape
+from distgp.kernels.shapes import FixedShape
 
 TILE = 32
 """Rows of the blocks that the lower triangle of a kernel matrix is made of."""
@@ -120,11 +120,15 @@ def lower_kernel(kernel: Kernel, X: Tensor) -> Tensor:
 def of_last_rows(
     shape: FixedShape, variance: Tensor, noise: Tensor, sets: Neighbours
 ) -> Tensor | None:
-    """Σ −log p of the last row of every set given the others; None where rows are too far for products."""
-    rows = _relative(shape, sets.X)
+    """Σ −log p of the last row of every set given the others.
+
+    None where rows are too far for products, or where training moves them.
+    """
+    moving = shape.anisotropy is not None and shape.anisotropy.requires_grad
+    rows = None if moving else _relative(shape, sets.X)
     if rows is None:
         return None
-    lengths = shape.lengthscale_by_column(rows.shape[-1])
+    lengths = shape.lengthscale_of_each(rows.shape[-1])
     return LastRows.apply(lengths, variance, noise, rows, sets, shape)
 
 
@@ -133,10 +137,8 @@ def _relative(shape: FixedShape, X: Tensor) -> Tensor | None:
 
     Distances by products would lose their digits then.
     """
-    columns = places(shape.active_dims, X.shape[-1])
-    X = X if shape.active_dims is None else X[..., columns]
-    lengths = shape.lengthscale_by_column(len(columns)).detach()
-    rows = (X - X[..., -1:, :]).div_(lengths)
+    X = shape.located(X).detach()
+    rows = (X - X[..., -1:, :]).div_(shape.lengthscale_of_each(X.shape[-1]).detach())
     largest = 2.0 * torch.linalg.vecdot(rows, rows).max()
     return None if bool(torch.finfo(rows.dtype).eps * largest > TOLERATED) else rows
 

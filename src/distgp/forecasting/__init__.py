@@ -7,7 +7,6 @@ after it, beside the seasonal naive forecast and gradient boosting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import cast
 
 import numpy as np
@@ -19,15 +18,14 @@ from distgp.data import rows as frames
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.forecasting.peers import Forecast, Peers
 from distgp.forecasting.result import Backtest
-from distgp.forecasting.series import Fold, Series
+from distgp.forecasting.series import Fold, Length, Series
+from distgp.forecasting.window import MovingWindow
 from distgp.regressor import DistributedGPRegressor
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The probabilities whose quantiles are forecast, where no others are asked for."""
-Length = int | str | timedelta | np.timedelta64
-"""A stretch of time: a number of steps, a text such as "1 week", or a duration."""
 
-__all__ = ["QUANTILES", "Backtest", "Fold", "Forecast", "backtest"]
+__all__ = ["QUANTILES", "Backtest", "Fold", "Forecast", "MovingWindow", "backtest"]
 
 
 def backtest(

@@ -13,8 +13,10 @@ from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import kind_of, numbers
 from distgp.data.table import TableError, pc
-from distgp.kernels.names import TIMES, UNITS
+from distgp.kernels.named import TIMES, UNITS
 
+Length = int | str | timedelta | np.timedelta64
+"""A stretch of time: a number of steps, a text such as "1 week", or a duration."""
 BINS = (7, 6, 5, 4)
 """Numbers of equal parts that many steps ahead are told in: a week ahead by days, a day by four hours."""
 SLACK = 1e-6
@@ -99,7 +101,7 @@ class Series:
         """The inputs of some rows."""
         return self.inputs.take(pa.array(places))
 
-    def length(self, name: str, value: int | str | timedelta | np.timedelta64) -> float:
+    def length(self, name: str, value: Length) -> float:
         """Read a stretch of time: steps, or a duration where the times are dates."""
         days = _days(value)
         if days is None and is_integer(value) and value >= 1:

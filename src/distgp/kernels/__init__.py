@@ -12,17 +12,12 @@ from distgp.kernels.kinds import (
     RationalQuadratic,
     coordinates,
 )
-from distgp.kernels.names import (
-    KERNELS,
-    InputLayout,
-    in_data_units,
-    latitudes,
-    register,
-    resolved,
-)
+from distgp.kernels.layout import InputLayout
+from distgp.kernels.names import KERNELS, register
 from distgp.kernels.prior import PriorDraws, prior_draws, spectrum
-from distgp.kernels.stationary import Stationary
+from distgp.kernels.stationary import Stationary, directions, rotated
 from distgp.kernels.text import Built, Expression, parse
+from distgp.kernels.units import in_data_units, latitudes, resolved
 
 __all__ = [
     "KERNELS",
@@ -45,11 +40,13 @@ __all__ = [
     "Stationary",
     "Sum",
     "coordinates",
+    "directions",
     "in_data_units",
     "latitudes",
     "parse",
     "prior_draws",
     "register",
     "resolved",
+    "rotated",
     "spectrum",
 ]

@@ -39,6 +39,17 @@ def vector(value: TensorLike) -> Tensor:
     return tensor.reshape(1) if tensor.ndim == 0 else tensor
 
 
+def pair(value: TensorLike | None) -> Tensor | None:
+    """Convert the two numbers of an anisotropy, (*batch, 2); None where there is none."""
+    found = None if value is None else vector(value)
+    if found is not None and found.shape[-1] != 2:
+        raise ParameterError(
+            f"anisotropy has two numbers, got {found.shape[-1]}: distgp.kernels.rotated finds them for a "
+            "direction and two lengthscales"
+        )
+    return found
+
+
 def columns(value: str | Sequence[int | str] | None) -> Columns:
     """Convert the input columns that a kernel looks at, by place or name, to a tuple; None for all."""
     if value is None:
@@ -161,7 +172,7 @@ class Kernel(ABC):
 
     def batches(self) -> dict[str, torch.Size]:
         """List each parameter's leading batch dimensions; empty where the experts share it."""
-        vectors = {f.name for f in _fields(self) if f.metadata.get("converter") is vector}
+        vectors = {f.name for f in _fields(self) if f.metadata.get("converter") in (vector, pair)}
         own = {n: v.shape[: v.ndim - (n in vectors)] for n, v in self.own_parameters().items()}
         nested = {prefix: child.batches() for prefix, child in self.children().items()}
         return own | _by_path(nested)

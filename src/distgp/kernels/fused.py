@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from distgp.kernels.base import Kernel, Scale
-from distgp.kernels.stationary import FixedShape
+from distgp.kernels.shapes import FixedShape
 
 MOST_COLUMNS = 32
 """Columns up to which a row fits into the registers of a thread."""

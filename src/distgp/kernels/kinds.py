@@ -22,7 +22,9 @@ from distgp.kernels.base import (
     select,
     vector,
 )
-from distgp.kernels.stationary import FixedShape, Stationary, safe_sqrt, squared_distance
+from distgp.kernels.distances import safe_sqrt, squared_distance
+from distgp.kernels.shapes import FixedShape
+from distgp.kernels.stationary import Stationary
 
 PER_NAT = 1.0 / math.log(2.0)
 """exp(−t) is computed as 2^(−t / log 2). PyTorch's powers of two are its own; its powers of e are those of
@@ -56,6 +58,8 @@ class RBF(FixedShape):
     sphere : bool, default=False
         Whether two columns are longitude and latitude in degrees. The distance is the straight line
         between points on the Earth's sphere, and the one lengthscale is in km.
+    anisotropy : pair of float, optional
+        The direction of a kernel of two columns, with one lengthscale; `distgp.kernels.rotated` makes it.
 
     Examples
     --------

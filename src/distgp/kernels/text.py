@@ -3,8 +3,8 @@
 - expression: term ("+" term)*
 - term: factor ("*" factor)*
 - factor: number, or name ["(" [argument ("," argument)*] ")"], or "(" expression ")"
-- argument: amount, or ("period" | "lengthscale" | "alpha") "=" amount, or "columns" "=" columns, or
-  "isotropic", or "sphere"
+- argument: amount, or ("period" | "lengthscale" | "across" | "alpha") "=" amount, or "angle" "=" ["-"]
+  number, or "columns" "=" columns, or "isotropic", "rotated" or "sphere"
 - amount: number [unit of time, or of distance on the Earth]
 - columns: column, or "[" column ("," column)* "]"
 - column: a text in quotes, or any text without , ( ) [ ] = and quotes
@@ -20,19 +20,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
 from distgp.kernels.kinds import Constant
-from distgp.kernels.names import (
-    DISTANCES,
-    ELSEWHERE,
-    KERNELS,
-    LONGEST_QUOTE,
-    TIMES,
-    UNITS,
-    Amount,
-    InputLayout,
-    Named,
-    near,
-    quoted,
-)
+from distgp.kernels.layout import LONGEST_QUOTE, InputLayout, near, quoted
+from distgp.kernels.named import AMOUNTS, DISTANCES, FLAGS, TIMES, UNITS, Amount, Named
+from distgp.kernels.names import ELSEWHERE, KERNELS
 
 Token: TypeAlias = re.Match[str]
 Tokens: TypeAlias = list[Token]
@@ -43,7 +33,6 @@ LONGEST = 5_000  # characters that a text may have
 DEEPEST = 20  # brackets that may be open at once
 MOST_TERMS = 100  # terms that a text may have, once its brackets are multiplied out
 MOST_KERNELS = 100  # names of kernels that a text may have
-FLAGS = ("isotropic", "sphere")  # words that stand in brackets by themselves
 AROUND = 20  # characters before and after a mistake that a message repeats
 TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -136,7 +125,9 @@ def parse(text: str) -> Expression:
 
     Every column has its own lengthscale, unless "isotropic" stands in the brackets: then there is one for
     all, in the units of the data. "sphere" says that two columns are longitude and latitude, as a
-    lengthscale in km does.
+    lengthscale in km does. With `across=` and `angle=` two columns have a lengthscale along a direction, in
+    degrees from the first column towards the second, and another across it; "rotated" lets training find
+    the direction. The angle is where training starts, as the lengthscales are.
 
     Parameters
     ----------
@@ -155,6 +146,8 @@ def parse(text: str) -> Expression:
     periodic(period=1 weeks, columns="sold at") * rbf + 3 * linear
     >>> print(parse("matern32(120 km, columns=[lon, lat]) + rbf(50, columns=[x, y], isotropic)"))
     matern32(lengthscale=120 km, columns=[lon, lat]) + rbf(lengthscale=50, columns=[x, y], isotropic)
+    >>> print(parse("matern32(120, across=40, angle=30, columns=[x, y])"))
+    matern32(lengthscale=120, across=40, angle=30, columns=[x, y])
     """
     if not isinstance(text, str):
         raise ParameterError(
@@ -180,7 +173,7 @@ def parse(text: str) -> Expression:
 
 def arguments() -> Mapping[str, tuple[str, ...]]:
     """List every name, and what may be given to it; a number without a name is the first of them."""
-    both = ("lengthscale", "columns", *FLAGS)
+    both = ("lengthscale", "across", "angle", "columns", *FLAGS)
     found = {
         name: (*both, "alpha") if "alpha" in kind.__dataclass_fields__ else both
         for name, kind in KERNELS.items()
@@ -306,7 +299,9 @@ def _read_argument(
         raise _error(f"expected {key} once, got it again", start)
     if key in FLAGS:
         given[key] = True
-    elif key != "columns":
+    elif key == "angle":
+        given[key] = _read_angle(tokens)
+    elif key in AMOUNTS:
         given[key] = _read_amount(tokens, name, key)
     elif _took(tokens, "["):
         given[key] = tuple(_separated(tokens, _read_column, "]"))
@@ -332,6 +327,14 @@ def _read_amount(tokens: Tokens, name: str, key: str) -> Amount:
         raise _error(f"expected a period in a unit of time, got {quoted(unit)}", token)
     tokens.pop()
     return Amount(value, UNITS.get(unit, unit))
+
+
+def _read_angle(tokens: Tokens) -> Amount:
+    """Read an angle in degrees, which may be negative or 0."""
+    sign = -1.0 if _took(tokens, "-") else 1.0
+    if tokens[-1].lastgroup != "number" or not math.isfinite(float(tokens[-1].group())):
+        raise _expected("a number of degrees for angle", tokens[-1])
+    return Amount(sign * float(tokens.pop().group()))
 
 
 def _read_column(tokens: Tokens) -> str:

@@ -212,7 +212,7 @@ def plot_training(
     rounds = [round_ for round_ in result.history if round_.accepted]
     if not rounds:
         raise ValueError("training took no step, so there is nothing to draw")
-    traces = list(_traces(result, rounds, names, unit))
+    traces = [t for t in _traces(result, rounds, names, unit) if t.kind != "anisotropy"]
     lengths = sorted((t for t in traces if t.kind in BY_COLUMN), key=lambda t: t.values[-1])
     others = [t for t in traces if t.kind not in BY_COLUMN]
     others.sort(key=lambda t: t.kind != "noise sd")

@@ -35,7 +35,8 @@ from distgp.serve.answers import JSON, TOLD, forms, warnings_kept
 from distgp.serve.changes import Model, Served, refuse_pages
 from distgp.serve.connections import Connection, logged, room
 from distgp.serve.described import ANSWERS, ROWS_IN
-from distgp.serve.rows import Held, finite_inputs, one_line, refused, whole_body
+from distgp.serve.options import bad_options, known_options, levels_of, no_such_route
+from distgp.serve.rows import Held, finite_inputs, refused, whole_body
 
 MOST_ROWS, MOST_BYTES = 100_000, 2**26
 MOST_JSON = 2**23
@@ -44,7 +45,6 @@ CORES = os.cpu_count() or 1
 PATIENCE = 30
 """Seconds that running requests have to finish once the server is told to end."""
 OUTPUTS = ("mean", "std", "lower", "upper")
-MOST_QUANTILES = 99
 Log: TypeAlias = Callable[[str], object]
 
 
@@ -88,9 +88,11 @@ def app(
         version=__version__,
         lifespan=warnings_kept,
         openapi_url=None,
-        dependencies=checks,
+        dependencies=[*checks, Depends(known_options)],
     )
-    api.add_exception_handler(RequestValidationError, _bad_options)
+    for status in (404, 405):
+        api.add_exception_handler(status, no_such_route)
+    api.add_exception_handler(RequestValidationError, bad_options)
     api.add_exception_handler(Exception, _internal_error)
     limits = {"max_rows": max_rows, "max_bytes": max_bytes}
     served = Served(model, limits | {"max_json_bytes": min(max_bytes, MOST_JSON)})
@@ -132,7 +134,7 @@ def _add_predictions(api: FastAPI, served: Served, slots: asyncio.Semaphore, hel
         quantiles: Annotated[str | None, Query(description="such as 0.1,0.9")] = None,
         unknown: Literal["refuse", "new"] | None = None,
     ) -> Response:
-        levels = _levels(quantiles)
+        levels = levels_of(quantiles)
         model, columns, _ = served.now
         read, write = forms(request)
 
@@ -188,23 +190,6 @@ async def _worked(
             if not await request.is_disconnected():
                 return await asyncio.to_thread(work, body)
     return Response(status_code=400)  # nobody is there to read it
-
-
-def _levels(text: str | None) -> list[float]:
-    """Read the probabilities of quantiles, such as "0.1,0.9"."""
-    given = [] if text is None else text.split(",")
-    try:
-        levels = [float(one) for one in given]
-    except ValueError:
-        levels = [math.nan]
-    if not all(0 < level < 1 for level in levels) or len(set(levels)) < len(given):
-        raise refused(
-            422,
-            f"quantiles: expected different probabilities between 0 and 1 such as 0.1,0.9, got {text!r}",
-        )
-    if len(levels) > MOST_QUANTILES:
-        raise refused(422, f"quantiles: expected {MOST_QUANTILES} at most, got {len(levels)}")
-    return levels
 
 
 def serve(
@@ -359,15 +344,6 @@ def _quantiles(
         mean, std = unnamed(model.predict, X, return_std=True, latent=latent)
         found = mean[..., None] + std[..., None] * [NormalDist().inv_cdf(q) for q in levels]
     return {f"q{level:g}": found[..., place] for place, level in enumerate(levels)}
-
-
-def _bad_options(request: Request, error: Exception) -> Response:
-    """Tell which option of the URL cannot be meant."""
-    del request
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    text = f"{first['loc'][-1]}: {first['msg']}, got {first['input']!r}"
-    return JSONResponse({"detail": one_line(text)}, 422)
 
 
 def _internal_error(request: Request, error: Exception) -> Response:

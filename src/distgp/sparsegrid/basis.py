@@ -105,7 +105,7 @@ def _(kernel: Product, d: int) -> Factors | None:
 
 @_factors.register
 def _(kernel: RBF, d: int) -> Factors | None:
-    if kernel.sphere is not None:
+    if kernel.sphere is not None or kernel.anisotropy is not None:
         return None
     columns = places(kernel.active_dims, d)
     lengths = kernel.lengthscale_by_column(len(columns))  # columns that share one get copies of it

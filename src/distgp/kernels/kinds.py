@@ -58,7 +58,7 @@ class RBF(FixedShape):
     sphere : bool, default=False
         Whether two columns are longitude and latitude in degrees. The distance is the straight line
         between points on the Earth's sphere, and the one lengthscale is in km.
-    anisotropy : pair of float, optional
+    anisotropy : pair of float, default=None
         The direction of a kernel of two columns, with one lengthscale; `distgp.kernels.rotated` makes it.
 
     Examples

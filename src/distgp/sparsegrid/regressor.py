@@ -32,10 +32,11 @@ from distgp.data import shard as sample
 from distgp.data.rows import Schema, check_varies, observed_targets
 from distgp.data.shard import even_parts
 from distgp.diagnostics import metrics
+from distgp.diagnostics.importance import r2_of
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, SparseExpert
 from distgp.kernels import KERNELS, InputLayout, Kernel, latitudes
-from distgp.mixin import ModelMixin, names_of, r2_of
+from distgp.mixin import ModelMixin, names_of
 from distgp.model import Model
 from distgp.plan import an_engine, tensor_like
 from distgp.sparsegrid import (

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from distgp._util.checks import is_auto
 from distgp._util.interrupts import telling
 from distgp._util.progress import doing
 from distgp.aggregation import Aggregator, Ensemble, default_aggregator
@@ -25,10 +26,10 @@ from distgp.data import shard as sample
 from distgp.data.encoding import Columns
 from distgp.data.partition import split, with_communication
 from distgp.data.rows import Rows, Schema
-from distgp.data.scaling import Scaling
+from distgp.data.scaling import MANY, Scaling
 from distgp.data.shard import Shard, stack
 from distgp.diagnostics import metrics
-from distgp.diagnostics.calibration import Calibration
+from distgp.diagnostics.calibration import Calibration, warn_of_negative
 from distgp.diagnostics.novelty import TrainingInputs, warn_of_novelty
 from distgp.engines import Engine, Placement, opened
 from distgp.experts import Parameters, Posterior
@@ -149,7 +150,8 @@ class FileRows:
             raw = raw.derive(_transformed, transform)
         linear, d = plan.mean == "linear", schema.n_features
         scaling = parquet.scaling_of(raw, plan.normalize, d, schema.blocks, linear)
-        scaling = replace(scaling, latitudes=plan.latitudes)
+        positive = self.n >= MANY and parquet.never_negative(raw)
+        scaling = replace(scaling, latitudes=plan.latitudes, never_negative=positive)
         shards = parquet.standardise(raw, scaling, plan.like)
         noise = parquet.mean_noise(raw) if "noise_variance" in self.given else None
         return plan, Placed(engine, shards, schema, (scaling,), (transform,), row_noise=noise)
@@ -183,7 +185,7 @@ def _transformed(batch: Shard, transform: Transform) -> Shard:
 def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, ...]]:
     """Transform every target; what a transform learns, it learns of these rows."""
     columns, name = rows.targets.T, plan.target_transform
-    if name is None:
+    if name is None or is_auto(name):  # "auto": that is measured first
         return rows, (None,) * len(columns)
     transforms = tuple(transform_of(name, column, rows.weight) for column in columns)
     z = np.stack([t.forward(y) for t, y in zip(transforms, columns, strict=True)], -1)
@@ -211,7 +213,10 @@ def place(plan: Plan, rows: Rows, transforms: Sequence[Transform | None] = ()) -
         Scaling.of(X, y, plan.normalize, plan.mean == "linear", rows.weight, rows.schema.blocks)
         for y in targets.T
     )
-    scalings = tuple(replace(scaling, latitudes=plan.latitudes) for scaling in scalings)
+    scalings = tuple(
+        replace(s, latitudes=plan.latitudes, never_negative=len(y) >= MANY and bool((y >= 0).all()))
+        for s, y in zip(scalings, targets.T, strict=True)
+    )
     engine = opened(plan.engine, plan.device)
     M = plan.number_of_experts(len(rows), engine.workers)
     pairs = zip(scalings, targets.T, strict=True)
@@ -369,6 +374,8 @@ def _updated(plan: Plan, target: TargetModel, rows: Rows) -> TargetModel:
             room = 0
     for some in shard.take(slice(room, None)).chunks(full):
         ensemble = ensemble.extended(_new_expert(plan, target, some))
+    positive = target.scaling.never_negative and bool((rows.y >= 0).all())
+    target = replace(target, scaling=replace(target.scaling, never_negative=positive))
     return recombined(plan, target, ensemble)
 
 
@@ -539,6 +546,13 @@ def with_interval(
         lower, upper = target.quantiles(z, variance, levels, None, latent).T
         parts.append((*target.of_target(z, variance), lower, upper))
     return model.columns(parts)
+
+
+def check_bounds(model: Model[TargetModel], lower: np.ndarray) -> None:
+    """Warn where lower bounds of intervals lie below 0 though no training target did."""
+    for target, bounds in zip(model.targets, lower.reshape(len(lower), -1).T, strict=True):
+        if target.transform is None and target.scaling.never_negative:
+            warn_of_negative(bounds, target.scaling.y_scale)
 
 
 def parts(model: Model[TargetModel], X: np.ndarray) -> list[list[np.ndarray]]:

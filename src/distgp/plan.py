@@ -138,7 +138,7 @@ class Plan:
     @property
     def measures(self) -> bool:
         """Whether the way to fit, or the kernel, is to be chosen by measuring."""
-        return self.measures_ways or self.kernel is None
+        return self.measures_ways or self.kernel is None or is_auto(self.target_transform)
 
     @property
     def refines(self) -> bool:
@@ -472,7 +472,7 @@ def layout_of(schema: Schema, scaling: Scaling | None = None) -> InputLayout:
 def check_rows(plan: Plan, rows: Rows) -> None:
     """Refuse what was given for each row where the parameters leave no use for it."""
     _check_uses(plan, rows.time is not None, rows.groups is not None)
-    refuse_transformed_noise(rows.noise is not None and plan.target_transform is not None)
+    refuse_transformed_noise(rows.noise is not None and plan.target_transform in TRANSFORMS)
     labelled = isinstance(plan.partition, np.ndarray)
     if labelled and rows.weight is not None and not (rows.weight > 0).all():
         raise ValueError(
@@ -527,7 +527,12 @@ def check_files(plan: Plan, given: Collection[str]) -> None:
     `given` are the names of what is given for each row.
     """
     _check_uses(plan, "time" in given, "groups" in given)
-    refuse_transformed_noise("noise_variance" in given and plan.target_transform is not None)
+    refuse_transformed_noise("noise_variance" in given and plan.target_transform in TRANSFORMS)
+    if is_auto(plan.target_transform):
+        raise ValueError(
+            "target_transform='auto' looks at all targets, which needs the rows in this process: give "
+            "'log', 'yeo-johnson' or None, or call fit"
+        )
     if not isinstance(plan.partition, RandomPartition):
         raise ValueError(
             "workers divide the rows that they read at random: leave partition at 'random'"
@@ -660,7 +665,7 @@ RESOLVERS: dict[str, Resolver] = {
     "warm_start": one_of(True, False),
     "validation": one_of(*VALIDATIONS),
     "time_limit": _seconds,
-    "target_transform": one_of(None, *TRANSFORMS),
+    "target_transform": one_of(None, "auto", *TRANSFORMS),
     "calibrate": one_of(None, *CALIBRATIONS),
     "missing": one_of(*CHOICES["missing"]),
     "unknown": one_of(*CHOICES["unknown"]),

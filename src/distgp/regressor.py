@@ -607,6 +607,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             groups=groups,
             aggregation=aggregation,
         )
+        pipeline.check_bounds(self.model_, found[..., 0])
         return found[..., 0], found[..., 1]
 
     def predict_quantiles(
@@ -680,6 +681,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             mean, variance, lower, upper = pipeline.with_interval(
                 model, points, levels, latent=latent
             )
+        pipeline.check_bounds(self.model_, lower)
         values = (mean, np.sqrt(variance), lower, upper)
         mean, std, lower, upper = (blanked(value, keep) for value in values)
         return mean, std, lower, upper

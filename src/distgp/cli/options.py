@@ -281,7 +281,9 @@ TABLE = (
     Option("groups", Text, "column of the groups held out whole; no input", FITS),
     Option("weight", Text, "column of the rows' weights, as copies; no input", "fit"),
     Option("noise_variance", Text, "column of the targets' noise variances; no input", "fit"),
-    Option("target_transform", str, "none, log or yeo-johnson: of the target", "fit"),
+    Option(
+        "target_transform", str, "none, log, yeo-johnson, or auto: log if that is better", "fit"
+    ),
     Option(
         "calibrate",
         str,

@@ -233,6 +233,11 @@ def mean_noise(placement: Placement[Shard]) -> float:
     return sum(sums) / sum(counts)
 
 
+def never_negative(placement: Placement[Shard]) -> bool:
+    """Tell whether no target of all rows is below 0."""
+    return all(placement.map(_never_negative))
+
+
 def standardise(placement: Placement[Shard], scaling: Scaling, like: Tensor) -> Placement[Shard]:
     """Bring rows into the units that experts work in, and the dtype of `like`, where they are."""
     return placement.derive(_standardised, scaling, str(like.dtype).removeprefix("torch."))
@@ -339,6 +344,12 @@ def _values(stretch: Stretch, name: str, rows: np.ndarray) -> np.ndarray:
         low, high = np.searchsorted(rows, [number, number + batch.num_rows])
         found.append(batch.column(name).take(pa.array(rows[low:high] - number)))
     return pa.chunked_array(found).to_numpy()
+
+
+@travels("moments")
+def _never_negative(batch: Shard) -> bool:
+    """Tell whether no target of a worker's rows is below 0; that of padding is 0."""
+    return bool((batch.y >= 0).all())
 
 
 @travels("moments")

@@ -78,7 +78,7 @@ def test_a_skewed_target_whose_logarithm_is_no_better_stays():
     assert gp.model_.targets[0].transform is None
     assert {trial.name for trial in gp.choice_.trials if not trial.baseline} == {
         "as given",
-        "as given, log of the target",
+        "as given, log",
     }
 
 

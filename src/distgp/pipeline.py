@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from distgp._util.checks import is_auto
 from distgp._util.interrupts import telling
 from distgp._util.progress import doing
+from distgp._util.words import in_words
 from distgp.aggregation import Aggregator, Ensemble, default_aggregator
 from distgp.data import parquet
 from distgp.data import shard as sample
@@ -281,7 +282,7 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
         doing("conditioning on all rows")
         ensemble = condition(plan, shards, scaling, theta)
         method = plan.aggregation or default_aggregator(ensemble)
-        doing(f"combining the experts by {method.name}")
+        doing(f"combining the experts by {in_words(method.name)}")
         combined = method.with_progress(plan.verbose).combine(ensemble)
     likelihood, transform = Gaussian(ensemble.noise(), row_noise), placed.transforms[column]
     return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)

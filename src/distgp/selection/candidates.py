@@ -76,7 +76,7 @@ class Candidate(NamedTuple):
     def with_log(self) -> Candidate:
         """The same way to fit, of the target's logarithm."""
         settings = {**self.settings, "target_transform": "log"}
-        return self._replace(name=f"{self.name}, log of the target", settings=settings)
+        return self._replace(name=f"{self.name}, log", settings=settings)
 
 
 def affordable(plan: Plan, d: int) -> tuple[Candidate | None, list[str]]:

@@ -29,6 +29,7 @@ from distgp._util.checks import (
     one_of,
     some_names,
 )
+from distgp._util.moved import deprecated
 from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
 from distgp.data.encoding import CHOICES
@@ -268,6 +269,11 @@ def resolve(parameters: Mapping[str, Any], schema: Schema | None, n: int) -> Pla
     seed = a_seed("random_state", parameters["random_state"])
     like = tensor_like(parameters["device"], DTYPES[str(checked["dtype"])])
     plan = _completed(checked | {"device": parameters["device"]}, schema, n, seed, like)
+    if (rate := checked["learning_rate"]) is not None:
+        deprecated(
+            f"learning_rate={rate:g} is said with the method of training now, such as "
+            f"training=distgp.training.Fact('adam', learning_rate={rate:g}): the parameter"
+        )
     return replace(plan, left=checked["n_iter"] is None and isinstance(checked["training"], str))
 
 

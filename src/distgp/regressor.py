@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, pipeline
 from distgp._util.checks import a_count, a_probability, a_seed
+from distgp._util.moved import once_by_position
 from distgp._util.progress import Progress
 from distgp.aggregation import Aggregator
 from distgp.data.encoding import Columns, check_choices
@@ -48,60 +49,56 @@ Inputs: TypeAlias = "ArrayLike | pandas.DataFrame | polars.DataFrame | pyarrow.T
 """Inputs as users give them: an array, or a table of pandas, polars or pyarrow."""
 
 
+OLD_ORDER = (
+    "n_inducing", "n_neighbors", "aggregation", "kernel", "kernel_units", "noise", "mean",
+    "partition", "training", "n_iter", "learning_rate", "training_rows", "priors", "bounds",
+    "fixed", "warm_start", "validation", "target_transform", "calibrate", "missing",
+    "unknown", "dates", "categorical", "engine", "device", "dtype", "normalize", "random_state",
+    "verbose",
+)  # fmt: skip
+"""Parameters after the second, in the order in which they could be given by position up to version 0.2."""
+
+
 class DistributedGPRegressor(RegressorMixin, ModelMixin):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
+
+    All parameters but the first two are given by name. They stand in groups: what most people need, what
+    the function is like, how it is approximated, how it is trained, how choices are measured, what a table
+    may hold, and where it runs.
 
     Parameters
     ----------
     expert : {"auto", "exact", "sparse", "nearest"} or Expert, default="auto"
-        The kind of expert. "nearest" conditions every point on the rows that are nearest to it, with a
-        global sparse part. "auto" measures: where aggregation, training, partition and the numbers of
-        experts and inducing inputs are left to us too, rows are held out as `validation` says, and the
-        best of a few candidates on them is fitted to all rows; `choice_` is the table. Below 200 rows,
-        or where one of those is given, a rule decides: exact experts up to 20,000 rows, sparse ones
-        beyond.
+        **What most people need.** The kind of expert. "nearest" conditions every point on the rows that
+        are nearest to it, with a global sparse part. "auto" measures: where aggregation, training,
+        partition and the numbers of experts and inducing inputs are left to us too, rows are held out as
+        `validation` says, and the best of a few candidates on them is fitted to all rows; `choice_` is
+        the table. Below 200 rows, or where one of those is given, a rule decides: exact experts up to
+        20,000 rows, sparse ones beyond.
     n_experts : int, "auto" or "cv", default="auto"
         The number of experts. "auto": exact experts have at most 1,000 rows, as have experts with
         hyperparameters of their own; other sparse ones have 32 rows per inducing input. "cv": the best
         of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold cross-validation.
-    n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
-        For sparse experts: the number of inducing inputs, or the inputs themselves. "auto" chooses by
-        the greedy rule, at most 1,024. For nearest experts: of the global part, 256 by default, 0 for
-        none.
-    n_neighbors : int, default=128
-        For nearest experts: the number of rows that each predicted point is conditioned on.
-    aggregation : str or Aggregator, default="auto"
-        A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
-        parameters, nearest for nearest experts, opt-local where hyperparameters differ, two-level
-        otherwise.
     kernel : str or Kernel, default="matern52"
         A kernel object, or a text: a name in `distgp.KERNELS`, which gets one lengthscale per column and a
         signal variance, "linear", "periodic(24)", and sums and products of such, with columns by name:
         "matern52(columns=temp) + periodic(24 h, columns=when)" (see `distgp.kernels.parse`). A text column
         has one lengthscale. Values are where training starts; a period given in a text stays. "auto"
         measures Matérn-5/2 and RBF, each with and without a linear part, and linear alone.
+    random_state : int, RandomState or None, default=0
+        The seed of everything random.
+    verbose : bool, default=False
+        Whether to show progress, on standard error: what is done, and how much of it is left. It is of
+        predictions too, where they take more than a second.
     kernel_units : {"auto", "data", "standardised"}, default="auto"
-        The units of the kernel's lengthscales and periods. "auto": those of the data in a text, and
-        standard deviations of the columns in an object.
+        **What the function is like.** The units of the kernel's lengthscales and periods. "auto": those
+        of the data in a text, and standard deviations of the columns in an object.
     noise : float, default=0.1
         The noise variance, or nugget, that training starts from. Where `fit` gets noise variances of the
         rows, the noise is a factor of these and starts at 1 instead.
     mean : {"constant", "linear"}, default="constant"
         What the GP's deviations are counted from: the target's mean, or a linear trend, fitted by least
         squares before anything else (regression kriging). It needs `normalize`.
-    partition : str, Partition or array-like of shape (n,), default="random"
-        How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
-    training : str, Algorithm or None, default="auto"
-        A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters as given. "auto":
-        pooled for sparse experts, nearest for nearest ones, fact for exact ones.
-    n_iter : int, optional
-        The number of rounds of training, at most; by default the method's own.
-    learning_rate : float, optional
-        The learning rate of methods that have one; by default the method's own. With it, fact takes
-        Adam's steps instead of L-BFGS's.
-    training_rows : int, "auto" or None, default="auto"
-        The number of rows that training looks at, None for all. "auto": 10,000 for sparse experts,
-        all for exact ones. Experts are always conditioned on every row.
     priors : mapping of str to Prior, optional
         Priors on hyperparameters, by name: "lengthscale", "variance", "noise", or a full path such as
         "kernel.kernel.lengthscale". They are densities of the standardised data's parameters where
@@ -112,30 +109,52 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         variance is at most the target's.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
+    normalize : bool, default=True
+        Whether inputs and target are standardised first. Kernel and noise are then those of the
+        standardised data; predictions are always in the target's units.
+    n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
+        **How it is approximated.** For sparse experts: the number of inducing inputs, or the inputs
+        themselves. "auto" chooses by the greedy rule, at most 1,024. For nearest experts: of the global
+        part, 256 by default, 0 for none.
+    n_neighbors : int, default=128
+        For nearest experts: the number of rows that each predicted point is conditioned on.
+    aggregation : str or Aggregator, default="auto"
+        A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
+        parameters, nearest for nearest experts, opt-local where hyperparameters differ (each
+        expert counts where it is certain), two-level otherwise.
+    partition : str, Partition or array-like of shape (n,), default="random"
+        How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
+    training : str, Algorithm or None, default="auto"
+        **How it is trained.** A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters
+        as given. "auto": pooled for sparse experts, nearest for nearest ones, for exact ones "fact",
+        which trains all experts jointly (FACT).
+    n_iter : int, optional
+        The number of rounds of training, at most; by default the method's own.
+    learning_rate : float, optional
+        Deprecated: say it with the method, ``training=distgp.training.Fact("adam", learning_rate=0.1)``.
+    training_rows : int, "auto" or None, default="auto"
+        The number of rows that training looks at, None for all. "auto": 10,000 for sparse experts,
+        all for exact ones. Experts are always conditioned on every row.
     warm_start : bool, default=False
         Whether another call of `fit` starts training from the hyperparameters found by the last, and
         keeps its choice while all that it set is "auto". After an interrupt it goes on from the choice
         and the hyperparameters that were reached; what was fitted before stays until then.
     validation : {"random", "last", "groups"}, default="random"
-        How "auto" holds out rows: at random, those with the same inputs together, for predictions between
-        the rows; the last third, in the order of the rows or of `time` in `fit`, where equal times are not
-        parted, for predictions beyond them; or whole groups.
+        **How choices are measured.** How "auto" holds out rows: at random, those with the same inputs
+        together, for predictions between the rows; the last third, in the order of the rows or of `time`
+        in `fit`, where equal times are not parted, for predictions beyond them; or whole groups.
     time_limit : float or None, default=180
         Seconds that "auto" plans a fit for; None or infinity for any. It is a plan and not an alarm: work
         is chosen that an estimate says will fit, and nothing is cut off. Up to 1,500 rows it changes
         nothing: the exact GP of all rows is measured there whatever it takes, which is seconds.
-    target_transform : "log", "yeo-johnson" or None, default=None
-        What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
-        the power found by maximum likelihood. Predictions are of the target itself: quantiles are mapped
-        back exactly, and means are means of the target.
     calibrate : "conformal", "mondrian" or None, default=None
         Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
         how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
         for each of the `groups` given in `fit`. Intervals then hold on average, if rows are exchangeable.
         It changes intervals and quantiles of observations, not means and standard deviations.
     missing : {"refuse", "drop", "impute"}, default="refuse"
-        Missing values of tables: an error, rows left out (and predicted as NaN), or the mean of the
-        training rows in their place; for text, the share of each text.
+        **What a table may hold.** Missing values of tables: an error, rows left out (and predicted as
+        NaN), or the mean of the training rows in their place; for text, the share of each text.
     unknown : {"new", "refuse"}, default="new"
         Texts that were not there in fitting: taken, with a warning that counts them, as a new text, as
         unlike each of the known as they are unlike each other; or an error.
@@ -143,21 +162,19 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Columns of dates in tables: an error, or days since 1970 and phases of year, week and day.
     categorical : sequence of str, default=()
         Columns of tables whose numbers are labels.
+    target_transform : "log", "yeo-johnson", "auto" or None, default=None
+        What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
+        the power found by maximum likelihood. "auto" tries the logarithm of positive targets with a
+        skewness above 1, from 200 rows on: it is taken if it predicts rows held out better by two standard
+        errors. Predictions are of the target itself: quantiles are mapped back exactly, and means are
+        means of the target.
     engine : {"local", "ray"} or Engine, default="local"
-        Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS, or one started
-        on this machine), or on an engine of your own, which stays yours to close.
+        **Where it runs.** Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS,
+        or one started on this machine), or on an engine of your own, which stays yours to close.
     device : str, default="cpu"
         Where tensors live: "cpu", "cuda", …
     dtype : {"float64", "float32"}, default="float64"
         The precision of the data.
-    normalize : bool, default=True
-        Whether inputs and target are standardised first. Kernel and noise are then those of the
-        standardised data; predictions are always in the target's units.
-    random_state : int, RandomState or None, default=0
-        The seed of everything random.
-    verbose : bool, default=False
-        Whether to show progress, on standard error: what is done, and how much of it is left. It is of
-        predictions too, where they take more than a second.
 
     Attributes
     ----------
@@ -200,73 +217,75 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     choice_: Choice | None
     settled_: dict[str, Any]
 
+    @once_by_position(OLD_ORDER)
     def __init__(
         self,
         expert: str | Expert = "auto",
         n_experts: int | str = "auto",
-        n_inducing: int | str | ArrayLike = "auto",
-        n_neighbors: int = 128,
-        aggregation: str | Aggregator = "auto",
+        *,
         kernel: str | Kernel = "matern52",
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
         kernel_units: str = "auto",
         noise: float = 0.1,
         mean: str = "constant",
+        priors: Mapping[str, Prior] | None = None,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        fixed: Sequence[str] = (),
+        normalize: bool = True,
+        n_inducing: int | str | ArrayLike = "auto",
+        n_neighbors: int = 128,
+        aggregation: str | Aggregator = "auto",
         partition: str | Partition | ArrayLike = "random",
         training: str | Algorithm | None = "auto",
         n_iter: int | None = None,
         learning_rate: float | None = None,
         training_rows: int | str | None = "auto",
-        priors: Mapping[str, Prior] | None = None,
-        bounds: Mapping[str, tuple[float, float]] | None = None,
-        fixed: Sequence[str] = (),
         warm_start: bool = False,
         validation: str = "random",
         time_limit: float | None = 180.0,
-        target_transform: str | None = None,
         calibrate: str | None = None,
         missing: str = "refuse",
         unknown: str = "new",
         dates: str = "refuse",
         categorical: Sequence[str] = (),
+        target_transform: str | None = None,
         engine: str | Engine = "local",
         device: str = "cpu",
         dtype: str = "float64",
-        normalize: bool = True,
-        random_state: int | np.random.RandomState | None = 0,
-        verbose: bool = False,
     ) -> None:
         self.expert = expert
         self.n_experts = n_experts
-        self.n_inducing = n_inducing
-        self.n_neighbors = n_neighbors
-        self.aggregation = aggregation
         self.kernel = kernel
+        self.random_state = random_state
+        self.verbose = verbose
         self.kernel_units = kernel_units
         self.noise = noise
         self.mean = mean
+        self.priors = priors
+        self.bounds = bounds
+        self.fixed = fixed
+        self.normalize = normalize
+        self.n_inducing = n_inducing
+        self.n_neighbors = n_neighbors
+        self.aggregation = aggregation
         self.partition = partition
         self.training = training
         self.n_iter = n_iter
         self.learning_rate = learning_rate
         self.training_rows = training_rows
-        self.priors = priors
-        self.bounds = bounds
-        self.fixed = fixed
         self.warm_start = warm_start
         self.validation = validation
         self.time_limit = time_limit
-        self.target_transform = target_transform
         self.calibrate = calibrate
         self.missing = missing
         self.unknown = unknown
         self.dates = dates
         self.categorical = categorical
+        self.target_transform = target_transform
         self.engine = engine
         self.device = device
         self.dtype = dtype
-        self.normalize = normalize
-        self.random_state = random_state
-        self.verbose = verbose
 
     def fit(
         self,
@@ -502,7 +521,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     def gather(self) -> DistributedGPRegressor:
         """Bring the experts from the workers of a cluster into this process, and let those go.
 
-        Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
+        With engine="local" they are here already, and there is nothing to do. Rows travel for exact
+        experts, which are made of them, and stay behind for sparse ones.
         """
         check_is_fitted(self)
         with self._changing():

@@ -51,5 +51,6 @@ def _named(name: str) -> str:
     """Name a candidate, with its kernel and its transform, as a sentence does."""
     for short, long in NAMES.items():
         if name.startswith(short):
-            return long + name.removeprefix(short)
-    return name
+            name = long + name.removeprefix(short)
+    plain = name.removesuffix(", log")
+    return name if plain == name else f"{plain} (log of the target)"

@@ -353,7 +353,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     def _read_and_fit(
         self, X: object, y: ArrayLike, given: Mapping[str, Any]
     ) -> DistributedGPRegressor:
-        """Make numbers of rows, and fit them."""
+        """Make numbers of rows, and fit them; the parameters of reading are checked."""
+        for name in ("missing", "unknown", "dates", "categorical"):
+            RESOLVERS[name](name, getattr(self, name))
         validated = functools.partial(self._validated, reset=True)
         names = functools.partial(names_of, self)
         return self._fit(*self._reading.rows(X, y, given, validated, names))
@@ -943,10 +945,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     @property
     def _reading(self) -> Reading:
-        """What a table may hold; the parameters that say so are checked."""
-        names = ("missing", "unknown", "dates", "categorical")
-        given: dict[str, Any] = {name: RESOLVERS[name](name, getattr(self, name)) for name in names}
-        return Reading(**given)
+        """The parameters that say what a table may hold."""
+        return Reading(self.missing, self.unknown, self.dates, tuple(self.categorical))
 
     @property
     def _plan_of_update(self) -> Plan:
@@ -970,7 +970,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return self
 
     def _past(self) -> Past:
-        """What the next fit goes on from: nothing without `warm_start`."""
+        """The past that the next fit goes on from: none without `warm_start`."""
         if not self.warm_start:
             vars(self).pop("_reached", None)
             return Past()

@@ -1,4 +1,4 @@
-"""What has moved: old names and old ways to call still work, and say what to write instead."""
+"""Old names and old ways to call, which still work and say what to write instead."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import typer
 
@@ -43,7 +43,7 @@ def regressor(given: Given) -> distgp.DistributedGPRegressor:
 def _with_rate(training: str, rate: float) -> Algorithm:
     """Return a method of training with a learning rate; L-BFGS, which has none, gives way to Adam."""
     kind, options = distgp.ALGORITHMS[training], {"learning_rate": rate}
-    known = {spec.name: spec.default for spec in fields(kind)}
+    known = {spec.name: spec.default for spec in fields(cast(Any, kind))}
     if "learning_rate" not in known:
         raise ValueError(f"{training} has no learning rate: leave --learning-rate out")
     adam = {"optimizer": "adam"} if known.get("optimizer") == "lbfgs" else {}

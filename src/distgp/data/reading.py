@@ -71,16 +71,16 @@ class Reading:
         self, X: Any, schema: Schema, plain: Callable[[object], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Make the numbers of a fitted model of rows, and tell which are complete; None for all."""
-        columns, known = schema.columns, schema.table is None
-        read = columns is None or not frames.is_table(X)
-        if read or (known and frames.is_plain(X, schema.names)) or not frames.is_raw(X, columns):
+        columns, is_table = schema.columns, frames.is_table(X)
+        numbers = schema.table is None and frames.is_plain(X, schema.names)
+        if columns is None or not is_table or numbers or not frames.is_raw(X, columns):
             return plain(X), None
         values, found = frames.encoded(X, columns, self.missing, self.unknown)
         return values, None if found.all() else found
 
 
 def _kept(given: Mapping[str, Any], keep: np.ndarray | None) -> dict[str, Any]:
-    """What was given for the rows that are kept."""
+    """Take what was given for the rows that are kept."""
     if keep is None:
         return dict(given)
     return {name: kept(values, keep, name) for name, values in given.items()}

@@ -109,7 +109,8 @@ class Fitted(NamedTuple):
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
     asked, held = is_auto(plan.target_transform), None
-    plan = logarithms.checked(plan, rows)
+    if plan.target_transform is not None:
+        plan = logarithms.checked(plan, rows)
     warn_of_repeats(plan, rows)
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
@@ -252,6 +253,7 @@ class _Tried(NamedTuple):
     residuals: Residuals | None = None
     lacked: MemoryError | None = None
     densities: np.ndarray | None = None
+    predicted: tuple[np.ndarray, ...] | None = None
 
     def beats(self, other: _Tried) -> bool:
         """Whether the rows held out are predicted better than by another, by two standard errors."""
@@ -266,19 +268,17 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
     parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
     if few:  # one hold-out of so few rows tells little
         parts = _folds(rows.X, plan.seed, FOLDS)
-    with (
-        Progress("measuring baselines", show=plan.verbose) as progress,
-        np.errstate(all="ignore"),
-        silenced(Warning),
-    ):
+    shown = Progress("measuring baselines", show=plan.verbose)
+    with shown as progress, np.errstate(all="ignore"), silenced(Warning):
         others = baselines(rows, parts, plan.seed)
         least = min(baseline.nlpd for baseline in others)
         ways = _ways(plan, rows) if plan.measures_ways else []
         # The best way to fit is measured with the first of the kernels.
         kernels = len(KERNELS_TRIED) - bool(ways) if plan.kernel is None else 0
+        if not ways and not kernels:
+            ways = [taken(plan) if at_once else as_given(plan)]
         log = is_auto(plan.target_transform)
-        first = [] if ways or kernels else [taken(plan) if at_once else as_given(plan)]
-        total = len(ways) + kernels + len(first) + log
+        total = len(ways) + kernels + log
 
         def tried(candidates: Sequence[Candidate], before: int = 0) -> list[_Tried]:
             found = []
@@ -291,7 +291,7 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
                 found.append(one)
             return found
 
-        found = tried(ways or first)
+        found = tried(ways)
         best = _best(found, first_wins=few) if found else None
         if plan.kernel is None:
             others_of = as_given(plan) if best is None else best.candidate
@@ -299,9 +299,9 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
             found, best = found + more, _best([*more, *([] if best is None else [best])])
         assert best is not None
         if log:
-            (again,) = tried([best.candidate.with_log()], total - 1)
-            better = not again.trial.error and again.beats(best)
-            found, best = [*found, again], again if better else best
+            progress.begin(f"trying {total} of {total}: {best.candidate.name}, log")
+            found.append(_log_tried(plan, rows, parts, best.candidate))
+            best = found[-1] if not found[-1].trial.error and found[-1].beats(best) else best
     held_out = len(np.unique(np.concatenate([test for _, test in parts])))
     trials = [one.trial for one in found]
     choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out, best.trial.name)
@@ -318,10 +318,6 @@ def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
 def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
     """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
     settings = {**candidate.settings, **candidate.trial}
-    name = candidate.settings.get("target_transform")
-    given_y, transforms = rows.y, ()
-    if name is not None:
-        rows, transforms = transformed(plan.settled({"target_transform": name}), rows)
     learnt, lacked, residuals, densities, predicted = (), None, None, None, None
     places = np.concatenate([test for _, test in parts])
     asked = plan.given["n_iter"]
@@ -354,10 +350,18 @@ def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _T
         return mean, np.sqrt(variance)
 
     trial = measure(candidate.name, predictions, rows.y[places])
-    if transforms and densities is not None and predicted is not None:
-        of_y = given_y[places], predicted, transforms
-        trial, densities = logarithms.of_target(trial, densities, *of_y)
-    return _Tried(candidate, trial, learnt, residuals, lacked, densities)
+    return _Tried(candidate, trial, learnt, residuals, lacked, densities, predicted)
+
+
+def _log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
+    """Fit a candidate to the logarithm of the target; its figures are of the target itself."""
+    of_log, transforms = transformed(plan.settled({"target_transform": "log"}), rows)
+    one = _tried(plan, of_log, parts, candidate.with_log())
+    if one.trial.error or one.densities is None or one.predicted is None:
+        return one
+    y = rows.y[np.concatenate([test for _, test in parts])]
+    trial, found = logarithms.of_target(one.trial, one.densities, y, one.predicted, transforms)
+    return one._replace(trial=trial, densities=found)
 
 
 def _best_of(one: _Tried, other: _Tried) -> _Tried:

@@ -30,7 +30,7 @@ def of_target(
     trial: Trial,
     densities: np.ndarray,
     y: np.ndarray,
-    predicted: tuple[np.ndarray, np.ndarray],
+    predicted: Sequence[np.ndarray],
     transforms: Sequence[Transform | None],
 ) -> tuple[Trial, np.ndarray]:
     """Turn figures and log densities of transformed targets into those of the targets y themselves."""

@@ -19,7 +19,7 @@ from distgp.selection.trials import Choice
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What a fit with `warm_start` goes on from: the last fit, or where one was interrupted.
+    """The last fit, or where one was interrupted: a fit with `warm_start` goes on from there.
 
     It has θ of each target that was found, the choice that was made, and the parameters that it set.
     """

@@ -265,9 +265,7 @@ class _Tried(NamedTuple):
 def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
     few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
-    parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
-    if few:  # one hold-out of so few rows tells little
-        parts = _folds(rows.X, plan.seed, FOLDS)
+    parts = _folds(rows.X, plan.seed, FOLDS) if few else _parts(plan, rows)
     shown = Progress("measuring baselines", show=plan.verbose)
     with shown as progress, np.errstate(all="ignore"), silenced(Warning):
         others = baselines(rows, parts, plan.seed)
@@ -306,6 +304,11 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
     trials = [one.trial for one in found]
     choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out, best.trial.name)
     return best, choice
+
+
+def _parts(plan: Plan, rows: Rows) -> Divisions:
+    """Divide rows as `validation` says; few rows need folds, since one hold-out of them tells little."""
+    return divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
 
 
 def _ways(plan: Plan, rows: Rows) -> list[Candidate]:

@@ -248,7 +248,7 @@ def test_several_targets_have_transforms_and_scores_of_their_own():
         (
             {"target_transform": "sqrt"},
             {},
-            "target_transform must be one of None, 'log', 'yeo-johnson'",
+            "target_transform must be one of None, 'auto', 'log', 'yeo-johnson'",
         ),
         ({"target_transform": "log"}, {}, "needs positive targets"),
         (

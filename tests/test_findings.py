@@ -46,7 +46,7 @@ def told(data, targets=None, **options):
         {"expert": "sparse"},
         {"expert": "nearest", "training": distgp.training.NearestRows(n_neighbors=15)},
         {"n_experts": 3, "training": "independent"},
-        {"n_experts": 2, "learning_rate": 0.1},
+        {"n_experts": 2, "training": distgp.training.Fact("adam", learning_rate=0.1)},
         {"training": None},
         {"normalize": False},
         {"bounds": {"lengthscale": (1e-3, 1e3), "noise": (1e-6, 10.0)}},

@@ -34,6 +34,12 @@ ALL = pytest.mark.parametrize("kind", KINDS)
 INPUTS = ["a", "b", "site"]
 
 
+# The target is positive, and most tests look at its intervals without a transform.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::distgp.diagnostics.calibration.NegativeBoundWarning"
+)
+
+
 @pytest.fixture(scope="module")
 def table():
     """Rows with a text, a weight, a noise variance, a time and a group, in no order of time."""

@@ -48,7 +48,7 @@ def test_a_verbose_fit_writes_plain_lines(capsys):
     X = [[0.0], [0.3], [0.7], [1.0], [1.5], [2.0]]
     DistributedGPRegressor(verbose=True).fit(X, [0.0, 0.3, 0.6, 0.8, 1.0, 0.9])
     said = capsys.readouterr().err
-    assert "training by fact: " in said and " of at most 100: objective" in said
+    assert "training by joint (FACT): " in said and " of at most 100: objective" in said
     assert "\x1b" not in said
 
 
@@ -99,9 +99,12 @@ def test_every_part_of_a_fit_is_told(capsys, monkeypatch):
     assert {line.split(": ")[1] for line in tried} == set(names)
     assert tried[0].startswith("trying 1 of 6: ") and tried[-1].startswith("trying 6 of 6: ")
     assert any("looking for hyperparameters to start from" in line for line in tried)
-    assert any("training by fact" in line for line in tried)
+    assert any("training by joint (FACT)" in line for line in tried)
     after = lines[lines.index(tried[-1]) + 1 :]
-    parts = ["training by fact: 0 of at most 2", "fitting 220 rows: conditioning on all rows"]
+    parts = [
+        "training by joint (FACT): 0 of at most 2",
+        "fitting 220 rows: conditioning on all rows",
+    ]
     places = [after.index(part) for part in parts]
     assert places == sorted(places)
 

@@ -448,8 +448,15 @@ def test_values_beyond_the_numbers_are_refused():
 
 def test_a_learning_rate_is_not_ignored():
     X, y = make_data(60)
-    slow = DistributedGPRegressor(learning_rate=1e-6, n_iter=3).fit(X, y)
-    fast = DistributedGPRegressor(learning_rate=0.3, n_iter=3).fit(X, y)
+    with pytest.warns(
+        FutureWarning, match=r"training=distgp.training.Fact\('adam', learning_rate=1e-06"
+    ):
+        slow = DistributedGPRegressor(learning_rate=1e-6, n_iter=3).fit(X, y)
+    with pytest.warns(FutureWarning, match="the parameter goes after two more minor releases"):
+        fast = DistributedGPRegressor(learning_rate=0.3, n_iter=3).fit(X, y)
+    said = distgp.training.Fact("adam", learning_rate=0.3)
+    again = DistributedGPRegressor(training=said, n_iter=3).fit(X, y)
+    assert again.noise_ == fast.noise_
     assert slow.noise_ == pytest.approx(0.1, rel=1e-4) and abs(fast.noise_ - 0.1) > 0.01
 
 

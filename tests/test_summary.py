@@ -1,6 +1,7 @@
 """A fitted estimator in words, with its hyperparameters in the units of the data."""
 
 import doctest
+import html
 import json
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from distgp.data.rows import Schema
 from distgp.diagnostics import summary as module
 from distgp.diagnostics.summary import feature_relevance, noise_sd, summary
 from distgp.kernels import Kernel
+from distgp.selection.sentences import why
 from distgp.selection.trials import Choice, Trial
 
 SCALES = np.array([1.0, 10.0, 100.0])
@@ -361,3 +363,59 @@ def test_a_column_that_does_not_vary_has_no_relevance(rows):
     gp = DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(still, y)
     shares = feature_relevance(gp)
     assert shares[-1] == 0.0 and shares[:-1] == pytest.approx(np.full(3, 1 / 3))
+
+
+def choice(validation, *trials):
+    return Choice(validation, 800, 2_000, trials)
+
+
+CHOSEN = Trial("nearest rows", 1.0, 0.41, 0.9, 0.1, chosen=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (
+            choice("random", CHOSEN, Trial("sparse, pooled", 1.0, 0.52, 0.9, 0.1)),
+            "Nearest rows were taken: NLPD 0.41 on 2,000 rows held out, against 0.52 for sparse experts "
+            "(pooled).",
+        ),
+        (
+            choice("random", replace(CHOSEN, name="exact GP, log"), Trial("nearest rows", 1, 0.4, 0.9, 1)),
+            "One exact GP of all rows (log of the target) was taken: NLPD 0.41 on 2,000 rows held out; "
+            "0.40 for nearest rows is not clearly better.",
+        ),
+        (
+            choice("one by one", replace(CHOSEN, name="exact GP")),
+            "One exact GP of all rows was taken: it fits into the time and memory.",
+        ),
+        (
+            choice("last", CHOSEN, Trial("ridge regression", 1.0, 0.6, 0.9, 0.1, baseline=True)),
+            "Nearest rows were taken: NLPD 0.41 on 2,000 rows held out, against 0.60 for ridge regression.",
+        ),
+        (
+            choice("last", CHOSEN, replace(CHOSEN, chosen=False, error="no memory", nlpd=float("nan"))),
+            "Nearest rows were taken: NLPD 0.41 on 2,000 rows held out.",
+        ),
+    ],
+    ids=["against another", "not clearly better", "at once", "against a baseline", "an error"],
+)  # fmt: skip
+def test_the_choice_is_said_in_a_sentence(made, wanted, rows):
+    assert why(made) == wanted
+    gp = DistributedGPRegressor(training=None).fit(*rows)
+    gp.choice_ = made
+    said = str(summary(gp))
+    assert wanted in " ".join(said.split()) and wanted in html.unescape(summary(gp).html())
+    assert max(map(len, said.splitlines())) < 100
+
+
+def test_riddles_are_explained_where_they_are_named(rows):
+    joint = str(summary(DistributedGPRegressor("exact", 2, n_iter=2).fit(*rows)))
+    assert "training      joint (FACT), 2 rounds" in joint
+    own = DistributedGPRegressor("exact", 2, training="independent", n_iter=2).fit(*rows)
+    assert "opt-local (each expert counts where it is certain)" in str(summary(own))
+    name = "independent experts, opt-local, matern52 + linear, log"
+    table = choice("random", replace(CHOSEN, name=name), replace(CHOSEN, error="long " * 50))
+    assert "opt-local (each expert counts" in str(table) and "the target's logarithm" in str(table)
+    assert max(map(len, str(table).splitlines())) < 100
+    assert "opt-local" not in str(choice("random", CHOSEN))

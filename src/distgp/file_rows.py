@@ -13,6 +13,7 @@ from distgp.data import moments, parquet
 from distgp.data import shard as sample
 from distgp.data.encoding import Columns
 from distgp.data.rows import Rows, Schema
+from distgp.data.scaling import MANY
 from distgp.data.shard import Shard
 from distgp.engines import Engine, Placement, opened
 from distgp.likelihoods.transforms import Transform
@@ -68,7 +69,8 @@ class FileRows:
             raw = raw.derive(_transformed, transform)
         linear, d = plan.mean == "linear", schema.n_features
         scaling = moments.scaling_of(raw, plan.normalize, d, schema.blocks, linear)
-        scaling = replace(scaling, latitudes=plan.latitudes)
+        positive = self.n >= MANY and moments.never_negative(raw)
+        scaling = replace(scaling, latitudes=plan.latitudes, never_negative=positive)
         shards = moments.standardise(raw, scaling, plan.like)
         noise = moments.mean_noise(raw) if "noise_variance" in self.given else None
         return plan, Placed(engine, shards, schema, (scaling,), (transform,), row_noise=noise)

@@ -26,7 +26,7 @@ from distgp._util.progress import told_with
 from distgp._util.threads import Lock, gradients, on_named_devices
 from distgp.data import rows as frames
 from distgp.data.encoding import Columns
-from distgp.data.rows import as_numbers, numbers_of_rows, observed_targets, refuse_dates
+from distgp.data.rows import Schema, as_numbers, refuse_dates
 from distgp.data.table import TableError
 from distgp.diagnostics.summary import AnyTarget, Summary, relevance_of
 from distgp.engines import Engine
@@ -208,7 +208,9 @@ class ModelMixin(BaseEstimator, ABC):
             raise AttributeError("this regressor is not fitted yet: call fit first")
         return self.model_.each(get)
 
-    def _validated(self, X: object, y: object, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _validated(
+        self, X: object, y: object, reset: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets as arrays of floating-point numbers, checked by scikit-learn."""
         refuse_dates(X, y, self._takes_tables)
         options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "dtype": FLOATS}
@@ -256,19 +258,6 @@ class ModelMixin(BaseEstimator, ABC):
 _on_named_devices(ModelMixin)
 
 
-def r2_of(mean: np.ndarray, y: object, sample_weight: object) -> float:
-    """R² of means, of the rows that are predicted; targets and weights are checked."""
-    from sklearn.metrics import r2_score
-
-    targets = observed_targets(y, mean.shape)
-    fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
-    weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
-    weight = None if weight is None else weight[fine]
-    if not fine.any():
-        return float("nan")
-    return float(r2_score(targets[fine], mean[fine], sample_weight=weight))
-
-
 @contextmanager
 def unnamed_columns() -> Iterator[None]:
     """Take arrays whose columns are known to be in order, though a model was fitted to named ones."""
@@ -283,6 +272,14 @@ def names_of(estimator: ModelMixin) -> tuple[str, ...] | None:
     """The names of the input columns that it was fitted to; None for arrays."""
     names = getattr(estimator, "feature_names_in_", None)
     return None if names is None else tuple(str(name) for name in names)
+
+
+def set_features(made: Any, schema: Schema) -> None:
+    """Set the attributes that scikit-learn gives the columns of the rows, as their user knows them."""
+    made.n_features_in_ = len(schema.places)
+    vars(made).pop("feature_names_in_", None)
+    if schema.given is not None:
+        made.feature_names_in_ = np.array(schema.given, dtype=object)
 
 
 @on_named_devices
@@ -320,9 +317,7 @@ def _restored(path: Path | str, state: dict[str, Any], device: str | None) -> Mo
         parameters["device"] = "cpu"
     made: Any = ESTIMATORS[kind](**parameters)
     made.model_ = model = _checked(state["model"])
-    made.n_features_in_ = len(model.schema.places)
-    if model.schema.given is not None:
-        made.feature_names_in_ = np.array(model.schema.given, dtype=object)
+    set_features(made, model.schema)
     made.choice_, made.settled_ = state.get("choice"), _mapping(state, "settled")
     _try(made)
     return made

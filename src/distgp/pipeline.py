@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from distgp._util.checks import is_auto
 from distgp._util.progress import doing, telling
+from distgp._util.words import in_words
 from distgp.aggregation import Ensemble, default_aggregator
 from distgp.data import shard as sample
 from distgp.data.partition import split, with_communication
 from distgp.data.rows import Rows, Schema
-from distgp.data.scaling import Scaling
+from distgp.data.scaling import MANY, Scaling
 from distgp.data.shard import Shard, stack
 from distgp.diagnostics.novelty import TrainingInputs
 from distgp.engines import Engine, Placement, opened
@@ -85,7 +87,7 @@ class Placed:
 def transformed(plan: Plan, rows: Rows) -> tuple[Rows, tuple[Transform | None, ...]]:
     """Transform every target; what a transform learns, it learns of these rows."""
     columns, name = rows.targets.T, plan.target_transform
-    if name is None:
+    if name is None or is_auto(name):  # "auto": that is measured first
         return rows, (None,) * len(columns)
     transforms = tuple(transform_of(name, column, rows.weight) for column in columns)
     z = np.stack([t.forward(y) for t, y in zip(transforms, columns, strict=True)], -1)
@@ -99,7 +101,14 @@ def place(plan: Plan, rows: Rows, transforms: Sequence[Transform | None] = ()) -
     """
     X, targets, like = rows.X, rows.targets, plan.like
     how = plan.normalize, plan.mean == "linear", rows.weight, rows.schema.blocks
-    scalings = tuple(replace(Scaling.of(X, y, *how), latitudes=plan.latitudes) for y in targets.T)
+    scalings = tuple(
+        replace(
+            Scaling.of(X, y, *how),
+            latitudes=plan.latitudes,
+            never_negative=len(y) >= MANY and bool((y >= 0).all()),
+        )
+        for y in targets.T
+    )
     engine = opened(plan.engine, plan.device)
     M = plan.number_of_experts(len(rows), engine.workers)
     pairs = zip(scalings, targets.T, strict=True)
@@ -155,7 +164,7 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
         doing("conditioning on all rows")
         ensemble = condition(plan, shards, scaling, theta)
         method = plan.aggregation or default_aggregator(ensemble)
-        doing(f"combining the experts by {method.name}")
+        doing(f"combining the experts by {in_words(method.name)}")
         combined = method.with_progress(plan.verbose).combine(ensemble)
     likelihood, transform = Gaussian(ensemble.noise(), row_noise), placed.transforms[column]
     return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)
@@ -246,6 +255,8 @@ def _updated(plan: Plan, target: TargetModel, rows: Rows) -> TargetModel:
             room = 0
     for some in shard.take(slice(room, None)).chunks(full):
         ensemble = ensemble.extended(_new_expert(plan, target, some))
+    positive = target.scaling.never_negative and bool((rows.y >= 0).all())
+    target = replace(target, scaling=replace(target.scaling, never_negative=positive))
     return recombined(plan, target, ensemble)
 
 

@@ -29,6 +29,7 @@ from distgp._util.checks import (
     one_of,
     some_names,
 )
+from distgp._util.moved import deprecated
 from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
 from distgp.data.encoding import CHOICES
@@ -138,7 +139,7 @@ class Plan:
     @property
     def measures(self) -> bool:
         """Whether the way to fit, or the kernel, is to be chosen by measuring."""
-        return self.measures_ways or self.kernel is None
+        return self.measures_ways or self.kernel is None or is_auto(self.target_transform)
 
     @property
     def refines(self) -> bool:
@@ -268,6 +269,11 @@ def resolve(parameters: Mapping[str, Any], schema: Schema | None, n: int) -> Pla
     seed = a_seed("random_state", parameters["random_state"])
     like = tensor_like(parameters["device"], DTYPES[str(checked["dtype"])])
     plan = _completed(checked | {"device": parameters["device"]}, schema, n, seed, like)
+    if (rate := checked["learning_rate"]) is not None:
+        deprecated(
+            f"learning_rate={rate:g} is said with the method of training now, such as "
+            f"training=distgp.training.Fact('adam', learning_rate={rate:g}): the parameter"
+        )
     return replace(plan, left=checked["n_iter"] is None and isinstance(checked["training"], str))
 
 
@@ -472,7 +478,7 @@ def layout_of(schema: Schema, scaling: Scaling | None = None) -> InputLayout:
 def check_rows(plan: Plan, rows: Rows) -> None:
     """Refuse what was given for each row where the parameters leave no use for it."""
     _check_uses(plan, rows.time is not None, rows.groups is not None)
-    refuse_transformed_noise(rows.noise is not None and plan.target_transform is not None)
+    refuse_transformed_noise(rows.noise is not None and plan.target_transform in TRANSFORMS)
     labelled = isinstance(plan.partition, np.ndarray)
     if labelled and rows.weight is not None and not (rows.weight > 0).all():
         raise ValueError(
@@ -527,7 +533,12 @@ def check_files(plan: Plan, given: Collection[str]) -> None:
     `given` are the names of what is given for each row.
     """
     _check_uses(plan, "time" in given, "groups" in given)
-    refuse_transformed_noise("noise_variance" in given and plan.target_transform is not None)
+    refuse_transformed_noise("noise_variance" in given and plan.target_transform in TRANSFORMS)
+    if is_auto(plan.target_transform):
+        raise ValueError(
+            "target_transform='auto' looks at all targets, which needs the rows in this process: give "
+            "'log', 'yeo-johnson' or None, or call fit"
+        )
     if not isinstance(plan.partition, RandomPartition):
         raise ValueError(
             "workers divide the rows that they read at random: leave partition at 'random'"
@@ -660,7 +671,7 @@ RESOLVERS: dict[str, Resolver] = {
     "warm_start": one_of(True, False),
     "validation": one_of(*VALIDATIONS),
     "time_limit": _seconds,
-    "target_transform": one_of(None, *TRANSFORMS),
+    "target_transform": one_of(None, "auto", *TRANSFORMS),
     "calibrate": one_of(None, *CALIBRATIONS),
     "missing": one_of(*CHOICES["missing"]),
     "unknown": one_of(*CHOICES["unknown"]),

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from distgp.aggregation import Aggregator, default_aggregator
 from distgp.data.rows import Rows
 from distgp.diagnostics import metrics
-from distgp.diagnostics.calibration import Calibration
+from distgp.diagnostics.calibration import Calibration, warn_of_negative
 from distgp.diagnostics.novelty import warn_of_novelty
 from distgp.model import Model, Points, TargetModel
 from distgp.plan import Plan, refuse_transformed_noise
@@ -96,6 +96,13 @@ def with_interval(
         lower, upper = target.quantiles(z, variance, levels, None, latent).T
         parts.append((*target.of_target(z, variance), lower, upper))
     return model.columns(parts)
+
+
+def check_bounds(model: Model[TargetModel], lower: np.ndarray) -> None:
+    """Warn where lower bounds of intervals lie below 0 though no training target did."""
+    for target, bounds in zip(model.targets, lower.reshape(len(lower), -1).T, strict=True):
+        if target.transform is None and target.scaling.never_negative:
+            warn_of_negative(bounds, target.scaling.y_scale)
 
 
 def parts(model: Model[TargetModel], X: np.ndarray) -> list[list[np.ndarray]]:

@@ -5,6 +5,7 @@ A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,32 +18,26 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from distgp import export, file_rows, pipeline, predicting
-from distgp._util.checks import a_count, a_probability, a_seed, is_auto, probabilities, silenced
+from distgp._util.checks import a_count, a_probability, a_seed, probabilities, silenced
+from distgp._util.moved import once_by_position
 from distgp._util.progress import Progress
 from distgp.aggregation import Aggregator
-from distgp.data import rows as frames
 from distgp.data.encoding import Columns, check_choices
 from distgp.data.parquet import ParquetRows
 from distgp.data.partition import Partition
-from distgp.data.rows import (
-    Rows,
-    Schema,
-    check_varies,
-    column_of,
-    kept,
-    numbers_of_rows,
-    observed_targets,
-)
+from distgp.data.reading import Reading, blanked
+from distgp.data.rows import Rows, check_varies, column_of, numbers_of_rows, observed_targets
 from distgp.diagnostics import findings
-from distgp.diagnostics.importance import Importance, importance, shares_of
+from distgp.diagnostics.importance import Importance, importance, r2_of, shares_of
 from distgp.diagnostics.novelty import NoveltyWarning, novelty
 from distgp.engines import Engine
 from distgp.experts import EXPERTS, Expert
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin, names_of, r2_of, unnamed_columns
+from distgp.mixin import ModelMixin, names_of, set_features, unnamed_columns
 from distgp.model import Model, TargetModel
-from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows, resolve
+from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
+from distgp.selection.past import Past, plan_of_update
 from distgp.training import Algorithm, Prior
 
 if TYPE_CHECKING:
@@ -54,60 +49,56 @@ Inputs: TypeAlias = "ArrayLike | pandas.DataFrame | polars.DataFrame | pyarrow.T
 """Inputs as users give them: an array, or a table of pandas, polars or pyarrow."""
 
 
+OLD_ORDER = (
+    "n_inducing", "n_neighbors", "aggregation", "kernel", "kernel_units", "noise", "mean",
+    "partition", "training", "n_iter", "learning_rate", "training_rows", "priors", "bounds",
+    "fixed", "warm_start", "validation", "target_transform", "calibrate", "missing",
+    "unknown", "dates", "categorical", "engine", "device", "dtype", "normalize", "random_state",
+    "verbose",
+)  # fmt: skip
+"""Parameters after the second, in the order in which they could be given by position up to version 0.2."""
+
+
 class DistributedGPRegressor(RegressorMixin, ModelMixin):
     """Gaussian process regression on any number of rows: experts on shards, combined into one.
+
+    All parameters but the first two are given by name. They stand in groups: what most people need, what
+    the function is like, how it is approximated, how it is trained, how choices are measured, what a table
+    may hold, and where it runs.
 
     Parameters
     ----------
     expert : "auto", "exact", "sparse", "nearest" or Expert, default="auto"
-        The kind of expert. "nearest" conditions every point on the rows that are nearest to it, with a
-        global sparse part. "auto" measures: where aggregation, training, partition and the numbers of
-        experts and inducing inputs are left to us too, rows are held out as `validation` says, and the
-        best of a few candidates on them is fitted to all rows; `choice_` is the table. Below 200 rows,
-        or where one of those is given, a rule decides: exact experts up to 20,000 rows, sparse ones
-        beyond.
+        **What most people need.** The kind of expert. "nearest" conditions every point on the rows that
+        are nearest to it, with a global sparse part. "auto" measures: where aggregation, training,
+        partition and the numbers of experts and inducing inputs are left to us too, rows are held out as
+        `validation` says, and the best of a few candidates on them is fitted to all rows; `choice_` is
+        the table. Below 200 rows, or where one of those is given, a rule decides: exact experts up to
+        20,000 rows, sparse ones beyond.
     n_experts : int, "auto" or "cv", default="auto"
         The number of experts. "auto": exact experts have at most 1,000 rows, as have experts with
         hyperparameters of their own; other sparse ones have 32 rows per inducing input. "cv": the best
         of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold cross-validation.
-    n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
-        For sparse experts: the number of inducing inputs, or the inputs themselves. "auto" chooses by
-        the greedy rule, at most 1,024. For nearest experts: of the global part, 256 by default, 0 for
-        none.
-    n_neighbors : int, default=128
-        For nearest experts: the number of rows that each predicted point is conditioned on.
-    aggregation : str or Aggregator, default="auto"
-        A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
-        parameters, nearest for nearest experts, opt-local where hyperparameters differ, two-level
-        otherwise.
     kernel : str or Kernel, default="matern52"
         A kernel object, or a text: a name in `distgp.KERNELS`, which gets one lengthscale per column and a
         signal variance, "linear", "periodic(24)", and sums and products of such, with columns by name:
         "matern52(columns=temp) + periodic(24 h, columns=when)" (see `distgp.kernels.parse`). A text column
         has one lengthscale. Values are where training starts; a period given in a text stays. "auto"
         measures Matérn-5/2 and RBF, each with and without a linear part, and linear alone.
+    random_state : int, RandomState or None, default=0
+        The seed of everything random.
+    verbose : bool, default=False
+        Whether to show progress, on standard error: what is done, and how much of it is left. It is of
+        predictions too, where they take more than a second.
     kernel_units : {"auto", "data", "standardised"}, default="auto"
-        The units of the kernel's lengthscales and periods. "auto": those of the data in a text, and
-        standard deviations of the columns in an object.
+        **What the function is like.** The units of the kernel's lengthscales and periods. "auto": those
+        of the data in a text, and standard deviations of the columns in an object.
     noise : float, default=0.1
         The noise variance, or nugget, that training starts from. Where `fit` gets noise variances of the
         rows, the noise is a factor of these and starts at 1 instead.
     mean : {"constant", "linear"}, default="constant"
         What the GP's deviations are counted from: the target's mean, or a linear trend, fitted by least
         squares before anything else (regression kriging). It needs `normalize`.
-    partition : str, Partition or array-like of shape (n,), default="random"
-        How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
-    training : str, Algorithm or None, default="auto"
-        A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters as given. "auto":
-        pooled for sparse experts, nearest for nearest ones, fact for exact ones.
-    n_iter : int, optional
-        The number of rounds of training, at most; by default the method's own.
-    learning_rate : float, optional
-        The learning rate of methods that have one; by default the method's own. With it, fact takes
-        Adam's steps instead of L-BFGS's.
-    training_rows : int, "auto" or None, default="auto"
-        The number of rows that training looks at, None for all. "auto": 10,000 for sparse experts,
-        all for exact ones. Experts are always conditioned on every row.
     priors : mapping of str to Prior, optional
         Priors on hyperparameters, by name: "lengthscale", "variance", "noise", or a full path such as
         "kernel.kernel.lengthscale". They are densities of the standardised data's parameters where
@@ -118,30 +109,52 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         variance is at most the target's.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
+    normalize : bool, default=True
+        Whether inputs and target are standardised first. Kernel and noise are then those of the
+        standardised data; predictions are always in the target's units.
+    n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
+        **How it is approximated.** For sparse experts: the number of inducing inputs, or the inputs
+        themselves. "auto" chooses by the greedy rule, at most 1,024. For nearest experts: of the global
+        part, 256 by default, 0 for none.
+    n_neighbors : int, default=128
+        For nearest experts: the number of rows that each predicted point is conditioned on.
+    aggregation : str or Aggregator, default="auto"
+        A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
+        parameters, nearest for nearest experts, opt-local where hyperparameters differ (each
+        expert counts where it is certain), two-level otherwise.
+    partition : str, Partition or array-like of shape (n,), default="random"
+        How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
+    training : str, Algorithm or None, default="auto"
+        **How it is trained.** A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters
+        as given. "auto": pooled for sparse experts, nearest for nearest ones, for exact ones "fact",
+        which trains all experts jointly (FACT).
+    n_iter : int, optional
+        The number of rounds of training, at most; by default the method's own.
+    learning_rate : float, optional
+        Deprecated: say it with the method, ``training=distgp.training.Fact("adam", learning_rate=0.1)``.
+    training_rows : int, "auto" or None, default="auto"
+        The number of rows that training looks at, None for all. "auto": 10,000 for sparse experts,
+        all for exact ones. Experts are always conditioned on every row.
     warm_start : bool, default=False
         Whether another call of `fit` starts training from the hyperparameters found by the last, and
         keeps its choice while all that it set is "auto". After an interrupt it goes on from the choice
         and the hyperparameters that were reached; what was fitted before stays until then.
     validation : {"random", "last", "groups"}, default="random"
-        How "auto" holds out rows: at random, those with the same inputs together, for predictions between
-        the rows; the last third, in the order of the rows or of `time` in `fit`, where equal times are not
-        parted, for predictions beyond them; or whole groups.
+        **How choices are measured.** How "auto" holds out rows: at random, those with the same inputs
+        together, for predictions between the rows; the last third, in the order of the rows or of `time`
+        in `fit`, where equal times are not parted, for predictions beyond them; or whole groups.
     time_limit : float or None, default=180
         Seconds that "auto" plans a fit for; None or infinity for any. It is a plan and not an alarm: work
         is chosen that an estimate says will fit, and nothing is cut off. Up to 1,500 rows it changes
         nothing: the exact GP of all rows is measured there whatever it takes, which is seconds.
-    target_transform : "log", "yeo-johnson" or None, default=None
-        What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
-        the power found by maximum likelihood. Predictions are of the target itself: quantiles are mapped
-        back exactly, and means are means of the target.
     calibrate : "conformal", "mondrian" or None, default=None
         Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
         how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
         for each of the `groups` given in `fit`. Intervals then hold on average, if rows are exchangeable.
         It changes intervals and quantiles of observations, not means and standard deviations.
     missing : {"refuse", "drop", "impute"}, default="refuse"
-        Missing values of tables: an error, rows left out (and predicted as NaN), or the mean of the
-        training rows in their place; for text, the share of each text.
+        **What a table may hold.** Missing values of tables: an error, rows left out (and predicted as
+        NaN), or the mean of the training rows in their place; for text, the share of each text.
     unknown : {"new", "refuse"}, default="new"
         Texts that were not there in fitting: taken, with a warning that counts them, as a new text, as
         unlike each of the known as they are unlike each other; or an error.
@@ -149,21 +162,19 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Columns of dates in tables: an error, or days since 1970 and phases of year, week and day.
     categorical : sequence of str, default=()
         Columns of tables whose numbers are labels.
+    target_transform : "log", "yeo-johnson", "auto" or None, default=None
+        What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
+        the power found by maximum likelihood. "auto" tries the logarithm of positive targets with a
+        skewness above 1, from 200 rows on: it is taken if it predicts rows held out better by two standard
+        errors. Predictions are of the target itself: quantiles are mapped back exactly, and means are
+        means of the target.
     engine : "local", "ray" or Engine, default="local"
-        Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS, or one started
-        on this machine), or on an engine of your own, which stays yours to close.
+        **Where it runs.** Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS,
+        or one started on this machine), or on an engine of your own, which stays yours to close.
     device : str, default="cpu"
         Where tensors live: "cpu", "cuda", …
     dtype : {"float64", "float32"}, default="float64"
         The precision of the data.
-    normalize : bool, default=True
-        Whether inputs and target are standardised first. Kernel and noise are then those of the
-        standardised data; predictions are always in the target's units.
-    random_state : int, RandomState or None, default=0
-        The seed of everything random.
-    verbose : bool, default=False
-        Whether to show progress, on standard error: what is done, and how much of it is left. It is of
-        predictions too, where they take more than a second.
 
     Attributes
     ----------
@@ -208,73 +219,75 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     choice_: Choice | None
     settled_: dict[str, Any]
 
+    @once_by_position(OLD_ORDER)
     def __init__(
         self,
         expert: str | Expert = "auto",
         n_experts: int | str = "auto",
-        n_inducing: int | str | ArrayLike = "auto",
-        n_neighbors: int = 128,
-        aggregation: str | Aggregator = "auto",
+        *,
         kernel: str | Kernel = "matern52",
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
         kernel_units: str = "auto",
         noise: float = 0.1,
         mean: str = "constant",
+        priors: Mapping[str, Prior] | None = None,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        fixed: Sequence[str] = (),
+        normalize: bool = True,
+        n_inducing: int | str | ArrayLike = "auto",
+        n_neighbors: int = 128,
+        aggregation: str | Aggregator = "auto",
         partition: str | Partition | ArrayLike = "random",
         training: str | Algorithm | None = "auto",
         n_iter: int | None = None,
         learning_rate: float | None = None,
         training_rows: int | str | None = "auto",
-        priors: Mapping[str, Prior] | None = None,
-        bounds: Mapping[str, tuple[float, float]] | None = None,
-        fixed: Sequence[str] = (),
         warm_start: bool = False,
         validation: str = "random",
         time_limit: float | None = 180.0,
-        target_transform: str | None = None,
         calibrate: str | None = None,
         missing: str = "refuse",
         unknown: str = "new",
         dates: str = "refuse",
         categorical: Sequence[str] = (),
+        target_transform: str | None = None,
         engine: str | Engine = "local",
         device: str = "cpu",
         dtype: str = "float64",
-        normalize: bool = True,
-        random_state: int | np.random.RandomState | None = 0,
-        verbose: bool = False,
     ) -> None:
         self.expert = expert
         self.n_experts = n_experts
-        self.n_inducing = n_inducing
-        self.n_neighbors = n_neighbors
-        self.aggregation = aggregation
         self.kernel = kernel
+        self.random_state = random_state
+        self.verbose = verbose
         self.kernel_units = kernel_units
         self.noise = noise
         self.mean = mean
+        self.priors = priors
+        self.bounds = bounds
+        self.fixed = fixed
+        self.normalize = normalize
+        self.n_inducing = n_inducing
+        self.n_neighbors = n_neighbors
+        self.aggregation = aggregation
         self.partition = partition
         self.training = training
         self.n_iter = n_iter
         self.learning_rate = learning_rate
         self.training_rows = training_rows
-        self.priors = priors
-        self.bounds = bounds
-        self.fixed = fixed
         self.warm_start = warm_start
         self.validation = validation
         self.time_limit = time_limit
-        self.target_transform = target_transform
         self.calibrate = calibrate
         self.missing = missing
         self.unknown = unknown
         self.dates = dates
         self.categorical = categorical
+        self.target_transform = target_transform
         self.engine = engine
         self.device = device
         self.dtype = dtype
-        self.normalize = normalize
-        self.random_state = random_state
-        self.verbose = verbose
 
     def fit(
         self,
@@ -320,7 +333,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             "groups": column_of(X, groups, "groups"),
         }
         with self._changing():
-            return self._fit(*self._read(X, y, given))
+            return self._read_and_fit(X, y, given)
 
     def fit_rows(self, rows: Rows) -> DistributedGPRegressor:
         """Fit rows that were read already: numbers, with the schema of the columns they were made of.
@@ -339,15 +352,25 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             X, y = self._validated(rows.X, rows.y, reset=True)
             return self._fit(replace(rows, X=X, y=y))
 
+    def _read_and_fit(
+        self, X: object, y: ArrayLike, given: Mapping[str, Any]
+    ) -> DistributedGPRegressor:
+        """Make numbers of rows, and fit them; the parameters of reading are checked."""
+        for name in ("missing", "unknown", "dates", "categorical"):
+            RESOLVERS[name](name, getattr(self, name))
+        validated = functools.partial(self._validated, reset=True)
+        names = functools.partial(names_of, self)
+        return self._fit(*self._reading.rows(X, y, given, validated, names))
+
     def _fit(self, rows: Rows, keep: np.ndarray | None = None) -> DistributedGPRegressor:
         """Make a plan of the parameters, choose what they leave open, and fit.
 
         The rows are those to `keep` of the ones that were given, and so are labels in `partition`.
         """
-        self._set_features(rows.schema)
+        set_features(self, rows.schema)
         if RESOLVERS["normalize"]("normalize", self.normalize) or self.training is not None:
             check_varies(rows.with_weight().targets)
-        plan = self._plan(rows.schema, len(rows), keep)
+        plan = self._past().plan(self.get_params(deep=False), rows.schema, len(rows), keep)
         check_rows(plan, rows)
         counted = rows.with_weight()
         if len(counted) < len(rows):
@@ -417,13 +440,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         with self._changing():
             files = ParquetRows.open(str(path))
             files.check_names(given)
-            plan = self._plan(None, files.n)
+            plan = self._past().plan(self.get_params(deep=False), None, files.n)
             check_files(plan, given)
             rows = file_rows.FileRows(files, target, columns, missing, given)
             with Progress(f"fitting {files.n:,} rows", show=plan.verbose):
                 fitted = fit_files(plan, rows)
             self._keep(plan, fitted)
-            self._set_features(self.model_.schema)
+            set_features(self, self.model_.schema)
             return self
 
     def partial_fit(
@@ -461,12 +484,14 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         given = {"sample_weight": sample_weight, "noise_variance": noise_variance}
         with self._changing():
             if not hasattr(self, "model_"):
-                return self._fit(*self._read(X, y, given))
-            rows = self._read(X, y, given, self.model_.schema)[0].with_weight()
+                return self._read_and_fit(X, y, given)
+            rows = self._reading.more_rows(
+                X, y, given, self.model_.schema, self._validated, self._new_inputs
+            ).with_weight()
             expected, came = len(self.model_.targets), rows.targets.shape[1]
             if came != expected:
                 raise ValueError(f"expected {expected} target columns as in fit, got {came}")
-            self.model_ = pipeline.update(self._plan_of_update(), self.model_, rows)
+            self.model_ = pipeline.update(self._plan_of_update, self.model_, rows)
             self._combinations = {}
             if self.choice_ is not None:
                 self.choice_ = replace(self.choice_, added=self.choice_.added + len(rows))
@@ -493,14 +518,15 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         check_is_fitted(self)
         with self._changing():
             places = _places(which, self.n_experts_)
-            self.model_ = pipeline.without_experts(self._plan_of_update(), self.model_, places)
+            self.model_ = pipeline.without_experts(self._plan_of_update, self.model_, places)
             self._combinations = {}
         return self
 
     def gather(self) -> DistributedGPRegressor:
         """Bring the experts from the workers of a cluster into this process, and let those go.
 
-        Rows travel for exact experts, which are made of them, and stay behind for sparse ones.
+        With engine="local" they are here already, and there is nothing to do. Rows travel for exact
+        experts, which are made of them, and stay behind for sparse ones.
         """
         check_is_fitted(self)
         with self._changing():
@@ -554,13 +580,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
         model = self._model(aggregation)
-        with self._predicting(points):
+        with _predicting(points, self.verbose):
             mean, *more = predicting.predict(model, points, what, latent=latent, noise=noise)
         if return_cov:
-            covariance = _blanked(more[0].swapaxes(0, 1), keep).swapaxes(0, 1)
-            return _blanked(mean, keep), _blanked(covariance, keep)
-        mean = _blanked(mean, keep)
-        return (mean, _blanked(np.sqrt(more[0]), keep)) if return_std else mean
+            covariance = blanked(more[0].swapaxes(0, 1), keep).swapaxes(0, 1)
+            return blanked(mean, keep), blanked(covariance, keep)
+        mean = blanked(mean, keep)
+        return (mean, blanked(np.sqrt(more[0]), keep)) if return_std else mean
 
     def predict_interval(
         self,
@@ -605,6 +631,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             groups=groups,
             aggregation=aggregation,
         )
+        predicting.check_bounds(self.model_, found[..., 0])
         return found[..., 0], found[..., 1]
 
     def predict_quantiles(
@@ -641,10 +668,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         of_points = column_of(X, groups, "groups")
         points, keep = self._points(X)
         noise = numbers_of_rows("noise_variance", noise_variance, len(points))
-        model = self._model_of_intervals(aggregation, latent)
-        with self._predicting(points):
+        model = self._model(aggregation, intervals=not latent)
+        with _predicting(points, self.verbose):
             out = predicting.quantiles(model, points, levels, of_points, latent=latent, noise=noise)
-        out = _blanked(out, keep)
+        out = blanked(out, keep)
         return out if np.ndim(q) else out[..., 0]
 
     def predict_with_interval(
@@ -673,13 +700,14 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         mean, std, lower, upper : ndarray of shape (N,) or (N, targets)
         """
         points, keep = self._points(X)
-        model, levels = self._model_of_intervals(aggregation, latent), _central(coverage)
-        with self._predicting(points):
+        model, levels = self._model(aggregation, intervals=not latent), _central(coverage)
+        with _predicting(points, self.verbose):
             mean, variance, lower, upper = predicting.with_interval(
                 model, points, levels, latent=latent
             )
+        predicting.check_bounds(self.model_, lower)
         values = (mean, np.sqrt(variance), lower, upper)
-        mean, std, lower, upper = (_blanked(value, keep) for value in values)
+        mean, std, lower, upper = (blanked(value, keep) for value in values)
         return mean, std, lower, upper
 
     def nlpd(self, X: Inputs, y: ArrayLike, **options: Any) -> float:
@@ -757,21 +785,14 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             To be printed, or `mean`, `std` and `falls` by column, and `shares` by part of the kernel.
         """
         a_count()("n_repeats", n_repeats)
-        rows, keep = self._encoded(X)
-        model, schema = self.model_, self.model_.schema
-        each = () if model.one_target else (len(model.targets),)
+        check_is_fitted(self)
+        rows, keep = self._reading.inputs(X, self.model_.schema, self._new_inputs)
+        each = () if self.model_.one_target else (len(self.model_.targets),)
         targets = observed_targets(y, (len(rows), *each))
         if keep is not None:
             rows, targets = rows[keep], targets[keep]
-
-        def score(stacked: np.ndarray, count: int) -> np.ndarray:
-            with unnamed_columns(), silenced(NoveltyWarning):
-                mean = self.predict(stacked)
-            return np.array([r2_of(one, targets, None) for one in np.split(mean, count)])
-
-        names = schema.given or tuple(f"x{j}" for j in range(schema.n_features))
-        columns = dict(zip(names, schema.places, strict=True))
-        found = importance(score, rows, columns, n_repeats, check_random_state(random_state))
+        random_state = check_random_state(random_state)
+        found = importance(self.model_, rows, targets, n_repeats, random_state)
         return replace(found, shares=self._shares(rows))
 
     def _shares(self, rows: np.ndarray) -> dict[str, float] | None:
@@ -813,7 +834,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         a_count()("n_samples", n_samples)
         points, keep = self._points(X)
         seed = a_seed("random_state", random_state)
-        return _blanked(predicting.draw(self.model_, points, n_samples, seed, latent), keep)
+        return blanked(predicting.draw(self.model_, points, n_samples, seed, latent), keep)
 
     def decompose(self, X: Inputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """The parts that f is the sum of, one for each part of the kernel, with their uncertainty.
@@ -848,7 +869,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         for name in self.summary().targets[0].kernel:
             again = sum(other.partition(" #")[0] == name for other in names)
             names.append(f"{name} #{again + 1}" if again else name)
-        values = ((_blanked(m.copy(), keep), _blanked(np.sqrt(v), keep)) for m, v in found)
+        values = ((blanked(m.copy(), keep), blanked(np.sqrt(v), keep)) for m, v in found)
         return dict(zip(names, values, strict=True))
 
     def novelty(self, X: Inputs) -> np.ndarray:
@@ -874,7 +895,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
                 "distgp fitted it: fit it again"
             )
         inputs = predicting.points(model, points, warn=False).inputs
-        return _blanked(novelty(model.inputs, model.targets[0].ensemble, inputs), keep)
+        return blanked(novelty(model.inputs, model.targets[0].ensemble, inputs), keep)
 
     def to_torch(self, latent: bool = False) -> torch.nn.Module:
         """A module of plain PyTorch that predicts as this model does, for use without distgp.
@@ -936,92 +957,21 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     # What the methods above are made of.
 
-    def _read(
-        self, X: object, y: ArrayLike, given: Mapping[str, Any], schema: Schema | None = None
-    ) -> tuple[Rows, np.ndarray | None]:
-        """Rows as numbers, with what was given for each; of the columns of a fitted model, or new ones.
+    @property
+    def _reading(self) -> Reading:
+        """The parameters that say what a table may hold."""
+        return Reading(self.missing, self.unknown, self.dates, tuple(self.categorical))
 
-        With them is told which of the rows given were kept; None for all.
-        """
-        first, is_table, table = schema is None, frames.is_table(X), None
-        labels = self._labels(is_table) if first else ()
-        if first and is_table and (labels or self.missing == "impute" or not frames.is_plain(X)):
-            X, y, table, keep = frames.learnt(
-                X, y, missing=self.missing, dates=self.dates, categorical=labels
-            )
-        else:
-            X, keep = (X, None) if first or not is_table else self._encoded(X)
-            if is_table and self.missing == "drop":
-                X, y, keep = frames.with_targets(X, y, keep)
-        if keep is not None:
-            given = {name: kept(values, keep, name) for name, values in given.items()}
-        X, y = self._validated(X, y, reset=first)
-        if schema is None:
-            schema = Schema(X.shape[1], names_of(self)) if table is None else Schema.of(table)
-        return Rows.of(X, y, schema, **given), keep
-
-    def _labels(self, is_table: bool) -> tuple[str, ...]:
-        """The columns whose numbers are labels; the parameters of reading are checked."""
-        for name in ("missing", "dates", "categorical"):
-            RESOLVERS[name](name, getattr(self, name))
-        labels = tuple(self.categorical)
-        if labels and not is_table:
-            raise ValueError(
-                f"categorical names columns of a table, got {list(labels)} and X without names: give "
-                "a table, or leave it out"
-            )
-        return labels
-
-    def _set_features(self, schema: Schema) -> None:
-        """Set the attributes that scikit-learn gives the columns of the rows, as their user knows them."""
-        self.n_features_in_ = len(schema.places)
-        vars(self).pop("feature_names_in_", None)
-        if schema.given is not None:
-            self.feature_names_in_ = np.array(schema.given, dtype=object)
-
-    def _plan(self, schema: Schema | None, n: int, keep: np.ndarray | None = None) -> Plan:
-        """The plan of a fit, which with `warm_start` goes on from the last."""
-        given = self.get_params(deep=False)
-        if keep is not None and not isinstance(self.partition, str | Partition):
-            given["partition"] = kept(self.partition, keep, "partition")
-        plan = resolve(given, schema, n)
-        if not self.warm_start:
-            vars(self).pop("_reached", None)
-        last = self._last()
-        if self._choice_holds():
-            plan = plan.settled(last["settled"])
-        return plan.starting_from(last["found"]) if last.get("found") else plan
-
-    def _last(self) -> dict[str, Any]:
-        """Return what `warm_start` goes on from: the last fit, or where one was interrupted."""
-        last: dict[str, Any] = {}
-        if not self.warm_start:
-            return last
-        if hasattr(self, "model_"):
-            last["found"] = tuple(target.parameters for target in self.model_.targets)
-            last |= {name: getattr(self, f"{name}_", None) for name in ("choice", "settled")}
-        return last | getattr(self, "_reached", {})
-
-    def _choice_holds(self) -> bool:
-        """Whether an earlier choice still holds: with `warm_start`, while all that it set is "auto"."""
-        settled = self._last().get("settled") or {}
-        return bool(settled) and all(is_auto(getattr(self, name)) for name in settled)
-
+    @property
     def _plan_of_update(self) -> Plan:
-        """The plan of a change to the fitted model: its experts, and all else as given or chosen."""
-        given, ensemble = self.get_params(deep=False), self.model_.targets[0].ensemble
-        given |= {name: value for name, value in self.settled_.items() if is_auto(given[name])}
-        M = given["n_experts"]
-        if M == "cv" or not isinstance(given["partition"], str | Partition):
-            M = ensemble.size
-        given |= {"expert": ensemble.expert, "n_experts": M, "partition": "random"}
-        n = max(ensemble.row_count(), 0 if isinstance(M, str) else M)
-        return resolve(given, self.model_.schema, n)
+        """The plan of a change to the fitted model."""
+        return plan_of_update(self.get_params(deep=False), self.settled_, self.model_)
 
     def _keep(self, plan: Plan, fitted: Fitted) -> DistributedGPRegressor:
         """Keep what was fitted, and warn of what is doubtful about it."""
-        last = self._last() if self._choice_holds() else fitted._asdict()
-        self.choice_, self.settled_ = last["choice"], last["settled"]
+        past = self._past()
+        last = past if past.holds(self.get_params(deep=False)) else fitted
+        self.choice_, self.settled_ = last.choice, dict(last.settled)
         vars(self).pop("_reached", None)
         self.model_, self.engine_ = fitted.model, fitted.engine
         vars(self).pop("cv_results_", None)
@@ -1033,63 +983,47 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         findings.warn_about_fit(targets, plan.bounds, targets[0].ensemble.row_count())
         return self
 
+    def _past(self) -> Past:
+        """The past that the next fit goes on from: none without `warm_start`."""
+        if not self.warm_start:
+            vars(self).pop("_reached", None)
+            return Past()
+        return Past.of(vars(self))
+
     def _points(self, X: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to predict as numbers, and which of them are complete; None for all."""
-        values, keep = self._encoded(X)
+        check_is_fitted(self)
+        values, keep = self._reading.inputs(X, self.model_.schema, self._new_inputs)
         if keep is None:
             return values, None
         # Rows that are not predicted stand for one that is, or for the mean of the training rows.
         other = values[keep][0] if keep.any() else self.model_.targets[0].scaling.x_mean
         return np.where(keep[:, None], values, other), keep
 
-    def _predicting(self, points: np.ndarray) -> Progress:
-        """Tell that points are predicted, where progress is to be shown and they take long."""
-        return Progress(f"predicting {len(points):,} rows", show=bool(self.verbose))
-
-    def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows as the numbers of the fitted model, and which of them are complete; None for all."""
-        check_is_fitted(self)
-        schema = self.model_.schema
-        columns, is_table = schema.columns, frames.is_table(X)
-        plain = schema.table is None and frames.is_plain(X, schema.names)
-        if columns is None or not is_table or plain or not frames.is_raw(X, columns):
-            return self._new_inputs(X), None
-        values, found = frames.encoded(X, columns, self.missing, self.unknown)
-        return values, None if found.all() else found
-
-    def _model(self, aggregation: str | Aggregator | None) -> Model[TargetModel]:
+    def _model(
+        self, aggregation: str | Aggregator | None, intervals: bool = False
+    ) -> Model[TargetModel]:
         """The model, its experts combined by another aggregator where one is asked for.
 
-        Combinations asked for by name are kept for the next time.
+        Combinations asked for by name are kept for the next time. Those of a model that is calibrated
+        have no `intervals`.
         """
         if aggregation is None:
             return self.model_
         method: Any = RESOLVERS["aggregation"]("aggregation", aggregation)
-        if not isinstance(aggregation, str):
-            return predicting.combined_by(self.model_, method)
         known: dict[str, Model[TargetModel]] = vars(self).setdefault("_combinations", {})
-        if aggregation not in known:
-            known[aggregation] = predicting.combined_by(self.model_, method)
-        return known[aggregation]
-
-    def _model_of_intervals(
-        self, aggregation: str | Aggregator | None, latent: bool
-    ) -> Model[TargetModel]:
-        """The model by an aggregator; refused where it is calibrated for another, unless `latent`."""
-        found = self._model(aggregation)
-        if not latent:
+        name = aggregation if isinstance(aggregation, str) else ""
+        found = known.get(name) or predicting.combined_by(self.model_, method)
+        if name:
+            known[name] = found
+        if intervals:
             predicting.check_calibration(self.model_, found)
         return found
-
-    def _is_expert_by_name(self, expert: Expert) -> bool:
-        """Whether the name of an expert stands for the same one, beside the other parameters."""
-        named = EXPERTS[expert.name].with_options(self.n_neighbors)
-        return type(named) is type(expert) and vars(named) == vars(expert)
 
     def _plain_parameters(self) -> dict[str, Any]:
         """Those parameters that a file holds in another form: numbers, names and arrays."""
         plain: dict[str, Any] = {"device": str(self.device), "fixed": list(self.fixed)}
-        if isinstance(self.expert, Expert) and self._is_expert_by_name(self.expert):
+        if isinstance(self.expert, Expert) and _is_by_name(self.expert, self.n_neighbors):
             plain["expert"] = self.expert.name
         if not isinstance(self.partition, str | Partition):
             plain["partition"] = as_labels(self.partition)
@@ -1117,11 +1051,15 @@ def _places(which: int | Sequence[int], M: int) -> list[int]:
     return places
 
 
-def _blanked(values: np.ndarray, keep: np.ndarray | None) -> np.ndarray:
-    """NaN for the rows that are not to be predicted."""
-    if keep is not None:
-        values[~keep] = np.nan
-    return values
+def _is_by_name(expert: Expert, n_neighbors: int) -> bool:
+    """Whether the name of an expert stands for the same one, beside the other parameters."""
+    named = EXPERTS[expert.name].with_options(n_neighbors)
+    return type(named) is type(expert) and vars(named) == vars(expert)
+
+
+def _predicting(points: np.ndarray, show: bool) -> Progress:
+    """Tell that points are predicted, where progress is to be shown and they take long."""
+    return Progress(f"predicting {len(points):,} rows", show=bool(show))
 
 
 def _array(value: torch.Tensor | None) -> np.ndarray | None:

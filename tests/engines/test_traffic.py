@@ -206,6 +206,7 @@ def recording():
     return engine
 
 
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.calibration.NegativeBoundWarning")  # Y²
 @pytest.mark.parametrize("expert", sorted(distgp.EXPERTS))
 def test_nothing_travels_without_a_kind(expert, parquet, tmp_path):
     engine = recording()

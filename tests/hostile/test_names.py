@@ -20,7 +20,7 @@ OTHERS = {
     "kernel": ["auto", *distgp.KERNELS, "linear", "matern52 + linear", "rbf * periodic(2, columns=0)"],
     "mean": ["constant", "linear"],
     "validation": ["random", "last", "groups"],
-    "target_transform": [None, "log", "yeo-johnson"],
+    "target_transform": [None, "auto", "log", "yeo-johnson"],
     "calibrate": [None, "conformal", "mondrian"],
     "normalize": [True, False],
     "dtype": ["float64", "float32"],
@@ -31,7 +31,7 @@ OTHERS = {
     "device": ["cpu"],
     "missing": ["refuse", "drop", "impute"],
     "kernel_units": ["auto", "data", "standardised"],
-    "learning_rate": [None, 0.1],
+    "learning_rate": [None, 0.1],  # which warns that it goes
 }  # fmt: skip
 
 
@@ -51,6 +51,7 @@ CHOSEN = np.random.default_rng(0).permutation(len(ALL))[: times(60, len(ALL))]
 PARTS = np.array_split(np.sort(CHOSEN), times(4, 40))
 
 
+@pytest.mark.filterwarnings("ignore:learning_rate=0.1 is said:FutureWarning")
 @pytest.mark.parametrize("part", range(len(PARTS)))
 def test_every_combination_of_names(part, monkeypatch):
     X, y = data()

@@ -144,7 +144,7 @@ for stop in (1, 3, 8, 15, 40):
     try:
         gp.fit(X, Y); print("finished"); sys.exit(4)
     except KeyboardInterrupt:
-        assert not hasattr(gp, "models_")
+        assert not hasattr(gp, "model_")
 print("stopped")
 """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

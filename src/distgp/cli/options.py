@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import typer
 
@@ -18,7 +19,7 @@ from distgp.cli.terminal import plain_errors
 from distgp.data.encoding import CHOICES
 from distgp.engines import Engine, opened
 from distgp.plan import VALIDATIONS
-from distgp.training import Gamma, LogNormal, Prior
+from distgp.training import Algorithm, Gamma, LogNormal, Prior
 
 Dates = StrEnum("Dates", CHOICES["dates"])
 Missing = StrEnum("Missing", CHOICES["missing"])
@@ -34,7 +35,19 @@ def regressor(given: Given) -> distgp.DistributedGPRegressor:
     """Return a regressor with the options that are named as its parameters are."""
     own = {name: value for name, value in vars(given).items() if name in PARAMETERS}
     own |= {"categorical": split_names(given.categorical), "random_state": given.seed}
+    if own.get("learning_rate") is not None and given.training in distgp.ALGORITHMS:
+        own["training"] = _with_rate(given.training, own.pop("learning_rate"))
     return distgp.DistributedGPRegressor(**own, verbose=shows_progress(given))
+
+
+def _with_rate(training: str, rate: float) -> Algorithm:
+    """Return a method of training with a learning rate; L-BFGS, which has none, gives way to Adam."""
+    kind, options = distgp.ALGORITHMS[training], {"learning_rate": rate}
+    known = {spec.name: spec.default for spec in fields(cast(Any, kind))}
+    if "learning_rate" not in known:
+        raise ValueError(f"{training} has no learning rate: leave --learning-rate out")
+    adam = {"optimizer": "adam"} if known.get("optimizer") == "lbfgs" else {}
+    return kind(**options, **adam)
 
 
 def shows_progress(given: Given) -> bool:
@@ -281,7 +294,9 @@ TABLE = (
     Option("groups", Text, "column of the groups held out whole; no input", FITS),
     Option("weight", Text, "column of the rows' weights, as copies; no input", "fit"),
     Option("noise_variance", Text, "column of the targets' noise variances; no input", "fit"),
-    Option("target_transform", str, "none, log or yeo-johnson: of the target", "fit"),
+    Option(
+        "target_transform", str, "none, log, yeo-johnson, or auto: log if that is better", "fit"
+    ),
     Option(
         "calibrate",
         str,
@@ -312,7 +327,12 @@ TABLE = (
         FITS,
     ),
     Option("n_iter", int | None, "rounds of training, at most", FITS),
-    Option("learning_rate", float | None, "learning rate, of methods that have one", "fit"),
+    Option(
+        "learning_rate",
+        float | None,
+        "learning rate of a --training that has one",
+        "fit",
+    ),
     Option(
         "fixed",
         Texts,

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from distgp.data.encoding import NewTextWarning
+from distgp.diagnostics.calibration import NegativeBoundWarning
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.engines import EngineError
 from distgp.files.writing import check_writable
@@ -112,7 +113,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-ABOUT_ROWS = (NoveltyWarning, NewTextWarning)
+ABOUT_ROWS = (NoveltyWarning, NewTextWarning, NegativeBoundWarning)
 """Warnings that every piece of a large table to predict would repeat."""
 
 

@@ -69,9 +69,20 @@ def mean_noise(placement: Placement[Shard]) -> float:
     return sum(sums) / sum(counts)
 
 
+def never_negative(placement: Placement[Shard]) -> bool:
+    """Tell whether no target of all rows is below 0."""
+    return all(placement.map(_never_negative))
+
+
 def standardise(placement: Placement[Shard], scaling: Scaling, like: Tensor) -> Placement[Shard]:
     """Bring rows into the units that experts work in, and the dtype of `like`, where they are."""
     return placement.derive(_standardised, scaling, str(like.dtype).removeprefix("torch."))
+
+
+@travels("moments")
+def _never_negative(batch: Shard) -> bool:
+    """Tell whether no target of a worker's rows is below 0; that of padding is 0."""
+    return bool((batch.y >= 0).all())
 
 
 @travels("moments")

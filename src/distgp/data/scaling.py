@@ -13,6 +13,8 @@ from distgp import linalg
 
 LARGEST = {torch.float64: 1e100, torch.float32: 1e15}
 """The largest standardised value: its square, divided by a short lengthscale's, does not overflow."""
+MANY = 50
+"""Targets, at least, of which it says something that none is negative."""
 FAR = 1e15
 """Values above this are looked at: most others of their column may be lost beside them."""
 
@@ -23,7 +25,8 @@ class Scaling:
 
     With a linear trend there is its slope per standard deviation of each column, (d,), too; the target's
     mean and scale then are those of what the trend leaves. Columns that the kernel takes as `latitudes`
-    are checked to be some.
+    are checked to be some. `never_negative` tells of many training targets that none was below 0; files of
+    earlier versions do not.
     """
 
     x_mean: np.ndarray
@@ -32,6 +35,7 @@ class Scaling:
     y_scale: float
     slope: np.ndarray | None = None
     latitudes: tuple[int, ...] = ()
+    never_negative: bool = False
 
     @staticmethod
     def identity(d: int) -> Scaling:

@@ -34,8 +34,31 @@ MISSING = ("nan", "NaT", "<NA>")
 """Texts of the values that libraries have for what is missing."""
 
 
+CLEARLY = 0.01
+"""Standard deviations of the target by which a bound is clearly below 0."""
+
+
 class CalibrationWarning(UserWarning):
     """Intervals do not have the calibration that the model could give them."""
+
+
+class NegativeBoundWarning(UserWarning):
+    """Intervals reach below 0, and no target of the training rows was negative."""
+
+
+def warn_of_negative(lower: np.ndarray, scale: float) -> None:
+    """Warn where lower bounds of a target that was never negative lie clearly below 0.
+
+    That is by more than a hundredth of the target's standard deviation, `scale`.
+    """
+    below = int((lower < -CLEARLY * scale).sum())
+    if below:
+        warn_user(
+            f"{below:,} of {len(lower):,} intervals reach below 0, and no target of the training rows was "
+            "negative: for a target that cannot be, fit with target_transform='log', whose intervals stay "
+            "above 0 (of a target with zeros, add a small number first)",
+            NegativeBoundWarning,
+        )
 
 
 def held_out(n: int) -> int:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from distgp import predicting
+from distgp._util.checks import silenced
+from distgp.data.rows import numbers_of_rows, observed_targets
+from distgp.diagnostics.novelty import NoveltyWarning
+from distgp.model import Model, TargetModel
 
 MOST_NUMBERS = 20_000_000
 """Numbers of permuted rows that are predicted together."""
@@ -75,9 +81,9 @@ def shares_of(parts: Mapping[str, np.ndarray]) -> dict[str, float] | None:
 
 
 def importance(
-    score: Callable[[np.ndarray, int], np.ndarray],
+    model: Model[TargetModel],
     rows: np.ndarray,
-    columns: Mapping[str, Sequence[int]],
+    targets: np.ndarray,
     n_repeats: int,
     random_state: np.random.RandomState,
 ) -> Importance:
@@ -85,12 +91,12 @@ def importance(
 
     Parameters
     ----------
-    score : callable
-        The scores of so many tables that stand below each other.
+    model : Model
+        A fitted model, with the columns of its table.
     rows : ndarray of shape (n, d)
         The rows as numbers.
-    columns : mapping of str to sequence of int
-        The places of the numbers of each column.
+    targets : ndarray of shape (n,) or (n, targets)
+        What was observed there.
     n_repeats : int
         The number of shuffles of each column.
     random_state : RandomState
@@ -101,14 +107,37 @@ def importance(
     for _ in range(n_repeats):
         shuffle(order)
         orders.append(orders[-1][order])  # what was shuffled is shuffled again
-    (base,) = score(rows, 1)
-    tables = [(place, one) for place in map(list, columns.values()) for one in orders[1:]]
+    (base,) = _scores(model, rows, targets)
+    places = model.schema.places
+    tables = [(place, one) for place in map(list, places) for one in orders[1:]]
     at_once, found = max(1, MOST_NUMBERS // rows.size), []
     for start in range(0, len(tables), at_once):
         some = tables[start : start + at_once]
         stacked = np.tile(rows, (len(some), 1, 1))
         for table, (place, one) in zip(stacked, some, strict=True):
             table[:, place] = rows[one][:, place]
-        found.append(score(stacked.reshape(-1, rows.shape[1]), len(some)))
-    falls = base - np.concatenate(found).reshape(len(columns), n_repeats)
-    return Importance(tuple(columns), falls)
+        found.append(_scores(model, stacked.reshape(-1, rows.shape[1]), targets))
+    falls = base - np.concatenate(found).reshape(len(places), n_repeats)
+    names = model.schema.given or tuple(f"x{j}" for j in range(model.schema.n_features))
+    return Importance(names, falls)
+
+
+def _scores(model: Model[TargetModel], stacked: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return R² of each of the tables that stand below each other."""
+    with silenced(NoveltyWarning):
+        (mean,) = predicting.predict(model, stacked, "mean")
+    parts = np.split(mean, len(stacked) // len(targets))
+    return np.array([r2_of(one, targets, None) for one in parts])
+
+
+def r2_of(mean: np.ndarray, y: object, sample_weight: object) -> float:
+    """R² of means, of the rows that are predicted; targets and weights are checked."""
+    from sklearn.metrics import r2_score
+
+    targets = observed_targets(y, mean.shape)
+    fine = ~np.isnan(mean).reshape(len(mean), -1).any(1)
+    weight = numbers_of_rows("sample_weight", sample_weight, len(mean), least=0.0)
+    weight = None if weight is None else weight[fine]
+    if not fine.any():
+        return float("nan")
+    return float(r2_score(targets[fine], mean[fine], sample_weight=weight))

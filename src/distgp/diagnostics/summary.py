@@ -6,18 +6,21 @@ import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from textwrap import fill
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from distgp._util.words import aligned, counted, in_words
 from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
 from distgp.diagnostics import hyperparameters as h
 from distgp.diagnostics.hyperparameters import Quantity, Shared
 from distgp.diagnostics.novelty import TrainingInputs
 from distgp.model import Model, TargetModel
-from distgp.selection.trials import Choice
+from distgp.selection.sentences import why
+from distgp.selection.trials import WIDEST, Choice
 from distgp.sparsegrid.posterior import SparseGridModel
 from distgp.training import Algorithm
 
@@ -62,7 +65,8 @@ class TargetSummary:
         """Describe the model as a whole by pairs of a title and a text."""
         found = [("rows", f"{self.rows:,}"), ("experts", self._experts())]
         if self.n_experts > 1 or self.expert != "exact":  # one exact expert is the GP itself
-            found.append(("aggregation", self.aggregation))
+            name, *more = self.aggregation.split(", ")
+            found.append(("aggregation", ", ".join([in_words(name), *more])))
         if self.transform is not None:
             said = f"its {self.transform} transform, in whose units signal and noise are"
             found.append(("target", said))
@@ -90,7 +94,8 @@ class TargetSummary:
         if self.training is None:
             return "none, the hyperparameters were given"
         looked_at = "" if self.training_rows is None else f" on {self.training_rows:,} rows"
-        return f"{self.training}, {counted(self.rounds, 'round')}{looked_at}, {self.stopped}"
+        rounds = f"{counted(self.rounds, 'round')}{looked_at}"
+        return f"{in_words(self.training)}, {rounds}, {self.stopped}"
 
     def shares(self, lines: Sequence[tuple[str, list[int]]]) -> np.ndarray:
         """Add up the relevance of the columns that each line stands for."""
@@ -145,7 +150,7 @@ class Summary:
         return Summary(estimator, columns, each, () if choice is None else (choice,), shared)
 
     def __str__(self) -> str:
-        blocks = [self._title()]
+        blocks = [self._title(), *(fill(why(choice), WIDEST) for choice in self.choices)]
         for target in self.targets:
             pairs = target.lines()
             width = max(len(title) for title, _ in pairs)
@@ -154,12 +159,13 @@ class Summary:
                 "\n".join([*head, *(f"{title:{width}s}  {said}" for title, said in pairs)])
             )
             titles, lines = target.table(self.columns, self.shared)
-            blocks.append("\n".join([*_grid([titles, *lines]), *self._left_out(lines)]))
+            blocks.append("\n".join([*aligned([titles, *lines]), *self._left_out(lines)]))
         return "\n\n".join([*blocks, *map(str, self.choices)])
 
     def html(self) -> str:
         """Return the summary as HTML, for notebooks: tables without a style of their own."""
         parts = [f"<p><b>{html.escape(self._title())}</b></p>"]
+        parts += [f"<p>{html.escape(why(choice))}</p>" for choice in self.choices]
         for target in self.targets:
             if len(self.targets) > 1:
                 parts.append(f"<p><b>{html.escape(f'target {target.target}')}</b></p>")
@@ -378,18 +384,6 @@ def target_names(count: int, table: Columns | None = None) -> list[str]:
     if count > 1:
         return [f"y{i}" for i in range(count)]
     return ["y" if table is None else table.target or "y"]
-
-
-def counted(count: int, noun: str) -> str:
-    """Write a number of things, in the plural if it is not one."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _grid(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns of text, the first to the left and the others to the right."""
-    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
-    form = f"{{:<{first}}}" + "".join(f"  {{:>{width}}}" for width in others)
-    return [form.format(*line) for line in lines]
 
 
 def _html_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

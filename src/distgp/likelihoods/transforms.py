@@ -15,7 +15,10 @@ from typing import ClassVar
 import numpy as np
 from scipy import optimize
 from scipy.special import boxcox1p, roots_hermitenorm
+from scipy.stats import skew
 
+SKEWED = 1.0
+"""Skewness of positive targets from which on their logarithm is tried."""
 NODES = 64
 """Points of the Gauss–Hermite rule for moments."""
 POWERS = (0.0, 2.0)
@@ -174,6 +177,14 @@ MAKERS: dict[str, Callable[[np.ndarray, np.ndarray | None], Transform]] = {
 }
 TRANSFORMS = tuple(MAKERS)
 """The values of `target_transform`, beside None."""
+
+
+def asks_for_log(targets: np.ndarray) -> bool:
+    """Tell whether targets (n, targets) are all positive, and so skewed that their logarithm may help."""
+    if not (targets > 0).all():
+        return False
+    before, after = skew(targets), np.abs(skew(np.log(targets)))
+    return bool(((before > SKEWED) & (after < before)).all())
 
 
 def check_targets(name: str, y: np.ndarray) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
+from distgp._util.words import counted
 from distgp.aggregation import Aggregator
-from distgp.diagnostics.summary import counted
 from distgp.mixin import ModelMixin
 from distgp.plotting import figures
 from distgp.plotting.figures import BAND, Columns, Subject, predicted, quantile

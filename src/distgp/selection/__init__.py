@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from distgp._util.checks import silenced, warn_user
+from distgp._util.checks import is_auto, silenced, warn_user
 from distgp._util.progress import Progress, doing, telling
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.experts import Parameters
 from distgp.file_rows import FileRows
-from distgp.likelihoods.transforms import check_targets
 from distgp.model import Model, TargetModel
 from distgp.pipeline import fit, place, transformed
 from distgp.plan import TIME_LIMIT, Plan
 from distgp.predicting import calibrated, predict_gaussian
+from distgp.selection import logarithms
 from distgp.selection.alone import check_few_rows, measured_one_by_one
 from distgp.selection.candidates import (
     EXACT,
@@ -36,6 +36,7 @@ from distgp.selection.candidates import (
     affordable,
     as_given,
     numbers_of_experts,
+    taken,
     ways_to_fit,
 )
 from distgp.selection.repeats import RepeatsWarning, labels_of_repeats, warn_of_repeats
@@ -101,22 +102,27 @@ class Fitted(NamedTuple):
 
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
-    warn_of_repeats(plan, rows)
-    held = None
+    asked, held = is_auto(plan.target_transform), None
     if plan.target_transform is not None:
-        check_targets(plan.target_transform, rows.targets)
+        plan = logarithms.checked(plan, rows)
+    warn_of_repeats(plan, rows)
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
         rows, held = rows.take(train), rows.take(test)
         plan = plan.settled({}, len(rows))
     rows, transforms = transformed(plan, rows)
     chosen, choice, settled = select(plan, rows)
+    at_once = choice is None and bool(settled)
+    if asked:
+        settled["target_transform"] = chosen.target_transform
+    if is_auto(plan.target_transform):  # only now it is known
+        rows, transforms = transformed(chosen, rows)
     along = columns_in_time(rows) if plan.validation == "last" else frozenset()
     with _reached(choice, settled):
         chosen, results = _cross_validated(chosen, rows)
         placed, begin = place(chosen, rows, transforms), time.perf_counter()
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
-    if choice is None and settled:  # taken at once: its figures come with the fit
+    if at_once:  # its figures come with the fit: its figures come with the fit
         seconds = time.perf_counter() - begin
         choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
         _warn(plan, rows, choice, left)
@@ -185,20 +191,21 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     Returns the plan, whose training starts where the trial of the best candidate ended; the table of
     trials, None where nothing was measured; and the parameters that were set, by name.
     """
-    taken = _taken_at_once(plan, rows)
-    plan = plan.settled(taken) if taken else plan
+    known = _taken_at_once(plan, rows)
+    plan = plan.settled(known) if known else plan
     if not plan.measures:
-        return plan, None, taken
-    tried, choice = _choose(plan, rows)
+        return plan, None, known
+    tried, choice = _choose(plan, rows, at_once=bool(known))
     best = tried.candidate
     if plan.verbose:
         print(choice, file=sys.stderr)
     _warn(plan, rows, choice, tried.residuals)
-    plan = plan.settled(best.settings)
+    as_it_is = {"target_transform": None} if is_auto(plan.target_transform) else {}
+    plan = plan.settled({**as_it_is, **best.settings})
     # The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
     draws = plan.algorithm is not None and plan.algorithm.draws_rows
     found = () if draws else tried.learnt
-    return replace(plan, found=found, from_trial=True), choice, taken | dict(best.settings)
+    return replace(plan, found=found, from_trial=True), choice, known | dict(best.settings)
 
 
 def _warn(plan: Plan, rows: Rows, choice: Choice, left: Residuals | None) -> None:
@@ -240,6 +247,7 @@ class _Tried(NamedTuple):
     residuals: Residuals | None = None
     lacked: MemoryError | None = None
     densities: np.ndarray | None = None
+    predicted: tuple[np.ndarray, ...] | None = None
 
     def beats(self, other: _Tried) -> bool:
         """Whether the rows held out are predicted better than by another, by two standard errors."""
@@ -248,27 +256,26 @@ class _Tried(NamedTuple):
         return bool(gain.mean() > ERRORS * gain.std() / np.sqrt(len(gain)))
 
 
-def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
-    """Measure the ways to fit, and then the kernels for the best of them."""
+def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
+    """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
     few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
-    parts = divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
-    if few:  # one hold-out of so few rows tells little
-        parts = _folds(rows.X, plan.seed, FOLDS)
-    with (
-        Progress("measuring baselines", show=plan.verbose) as progress,
-        np.errstate(all="ignore"),
-        silenced(Warning),
-    ):
+    parts = _folds(rows.X, plan.seed, FOLDS) if few else _parts(plan, rows)
+    shown = Progress("measuring baselines", show=plan.verbose)
+    with shown as progress, np.errstate(all="ignore"), silenced(Warning):
         others = baselines(rows, parts, plan.seed)
         least = min(baseline.nlpd for baseline in others)
         ways = _ways(plan, rows) if plan.measures_ways else []
         # The best way to fit is measured with the first of the kernels.
         kernels = len(KERNELS_TRIED) - bool(ways) if plan.kernel is None else 0
+        if not ways and not kernels:
+            ways = [taken(plan) if at_once else as_given(plan)]
+        log = is_auto(plan.target_transform)
+        total = len(ways) + kernels + log
 
         def tried(candidates: Sequence[Candidate], before: int = 0) -> list[_Tried]:
             found = []
             for place_, candidate in enumerate(candidates, 1 + before):
-                progress.begin(f"trying {place_} of {len(ways) + kernels}: {candidate.name}")
+                progress.begin(f"trying {place_} of {total}: {candidate.name}")
                 one = _tried(plan, rows, parts, candidate)
                 if candidate.again and not one.trial.nlpd <= least:
                     slower = candidate._replace(trial=candidate.again)
@@ -282,11 +289,20 @@ def _choose(plan: Plan, rows: Rows) -> tuple[_Tried, Choice]:
             others_of = as_given(plan) if best is None else best.candidate
             more = tried(others_of.with_kernels()[-kernels:], len(ways))
             found, best = found + more, _best([*more, *([] if best is None else [best])])
-    assert best is not None
+        assert best is not None
+        if log:
+            progress.begin(f"trying {total} of {total}: {best.candidate.name}, log")
+            found.append(_log_tried(plan, rows, parts, best.candidate))
+            best = found[-1] if not found[-1].trial.error and found[-1].beats(best) else best
     held_out = len(np.unique(np.concatenate([test for _, test in parts])))
     trials = [one.trial for one in found]
     choice = Choice.of(plan.validation, len(parts[0][0]), trials, others, held_out, best.trial.name)
     return best, choice
+
+
+def _parts(plan: Plan, rows: Rows) -> Divisions:
+    """Divide rows as `validation` says; few rows need folds, since one hold-out of them tells little."""
+    return divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
 
 
 def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
@@ -299,14 +315,14 @@ def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
 def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
     """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
     settings = {**candidate.settings, **candidate.trial}
-    learnt, lacked, residuals, densities = (), None, None, None
+    learnt, lacked, residuals, densities, predicted = (), None, None, None, None
     places = np.concatenate([test for _, test in parts])
     asked = plan.given["n_iter"]
     if asked is not None and "n_iter" in settings:
         settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
 
     def predictions() -> tuple[np.ndarray, np.ndarray]:
-        nonlocal learnt, lacked, residuals, densities
+        nonlocal learnt, lacked, residuals, densities, predicted
         found, given = [], ()
         if candidate.learns_once and len(parts) == FOLDS:
             quick = plan.trial(settings, len(rows))
@@ -324,14 +340,25 @@ def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _T
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
-        mean, variance = (np.concatenate(kind) for kind in zip(*found, strict=True))
+        mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
         residuals = Residuals.of(places, rows.y[places], mean, np.sqrt(variance))
         each = np.square(residuals.values) + np.log(variance).reshape(len(places), -1)
         densities = -0.5 * each.sum(-1)  # up to a constant
         return mean, np.sqrt(variance)
 
     trial = measure(candidate.name, predictions, rows.y[places])
-    return _Tried(candidate, trial, learnt, residuals, lacked, densities)
+    return _Tried(candidate, trial, learnt, residuals, lacked, densities, predicted)
+
+
+def _log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
+    """Fit a candidate to the logarithm of the target; its figures are of the target itself."""
+    of_log, transforms = transformed(plan.settled({"target_transform": "log"}), rows)
+    one = _tried(plan, of_log, parts, candidate.with_log())
+    if one.trial.error or one.densities is None or one.predicted is None:
+        return one
+    y = rows.y[np.concatenate([test for _, test in parts])]
+    trial, found = logarithms.of_target(one.trial, one.densities, y, one.predicted, transforms)
+    return one._replace(trial=trial, densities=found)
 
 
 def _best_of(one: _Tried, other: _Tried) -> _Tried:

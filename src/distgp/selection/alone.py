@@ -16,6 +16,7 @@ from distgp.model import Model, TargetModel
 from distgp.pipeline import Placed, fit, place
 from distgp.plan import Plan
 from distgp.predicting import predict_gaussian
+from distgp.selection.candidates import name_of
 from distgp.selection.residuals import Residuals, warn_of_few_rows
 from distgp.selection.trials import (
     Choice,
@@ -53,8 +54,7 @@ def measured_one_by_one(
     ]
     places = parts[0][0]
     y, mean, std = (np.stack(kind, -1) for kind in list(zip(*parts, strict=True))[1:])
-    name = "exact GP" if not plan.kind.joins_rows else "nearest rows with the exact mean"
-    trial = scored(name, y, mean, std, seconds)
+    trial = scored(name_of(plan), y, mean, std, seconds)
     others = baselines(rows, divisions(rows, "random", MEASURED, plan.seed), plan.seed)
     choice = Choice.of("one by one", len(rows), [trial], others, len(y))
     return choice, Residuals.of(places, y, mean, std)

@@ -73,6 +73,11 @@ class Candidate(NamedTuple):
             for name in KERNELS_TRIED
         ]
 
+    def with_log(self) -> Candidate:
+        """The same way to fit, of the target's logarithm."""
+        settings = {**self.settings, "target_transform": "log"}
+        return self._replace(name=f"{self.name}, log", settings=settings)
+
 
 def affordable(plan: Plan, d: int) -> tuple[Candidate | None, list[str]]:
     """The way nearest to the exact GP of all rows for which time and memory suffice; None for neither.
@@ -127,6 +132,16 @@ def ways_to_fit(n: int, exact_fits: bool = False) -> list[Candidate]:
         Candidate("sparse, pooled", {"expert": "sparse"}, sparse, TRIAL_ROWS),
         independent,
     ]
+
+
+def taken(plan: Plan) -> Candidate:
+    """The way to fit that was taken at once, with a trial on few rows."""
+    return as_given(plan)._replace(name=name_of(plan), rows=EXACT_TRIAL)
+
+
+def name_of(plan: Plan) -> str:
+    """The name of the way to fit that a plan took at once."""
+    return "nearest rows with the exact mean" if plan.kind.joins_rows else "exact GP"
 
 
 def as_given(plan: Plan) -> Candidate:

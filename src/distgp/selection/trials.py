@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from distgp.data.rows import Rows
 from distgp.diagnostics import metrics
 from distgp.plan import VALIDATIONS
 from distgp.selection.repeats import labels_of_repeats
+from distgp.selection.sentences import notes
 
 SHARES = {"random": 0.2, "last": 1.0 / 3.0, "groups": 0.2}
 """The share of rows that is held out, by kind."""
@@ -174,6 +176,8 @@ def _whole_groups(
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
+WIDEST = 94
+"""Characters of a line of the table, but for a few."""
 MARGIN = 0.05
 """Nats by which a baseline must be better to be worth a warning."""
 
@@ -280,14 +284,14 @@ class Choice:
         for t in self.trials:
             mark = "→ " if t.chosen else "  "
             figures = (
-                f"  {t.error}"
+                f"  {shorten(t.error, WIDEST - width)}"
                 if t.error
                 else f"{t.rmse:>10.4g}{t.nlpd:>10.4g}{t.cover:>12.3f}{t.seconds:>9.1f}"
             )
             lines.append(f"{mark}{t.name:{width}s}{figures}")
         if self.added:
             lines.append(f"{self.added:,} rows were added since, and nothing was measured again")
-        return "\n".join(lines)
+        return "\n".join([*lines, *notes(self)])
 
 
 def measure(

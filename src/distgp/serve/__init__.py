@@ -30,6 +30,8 @@ except ImportError as error:  # pragma: no cover - depends on the installation
     ) from error
 
 from distgp import DistributedGPRegressor, __version__, load
+from distgp._util.checks import silenced
+from distgp.diagnostics.calibration import NegativeBoundWarning
 from distgp.regressor import unnamed
 from distgp.serve.answers import JSON, TOLD, forms, warnings_kept
 from distgp.serve.changes import Model, Served, refuse_pages
@@ -324,7 +326,8 @@ def _predictions(
 ) -> tuple[np.ndarray, ...]:
     """Return mean and std, and the ends of the interval where one is asked for."""
     if interval is not None and isinstance(model, DistributedGPRegressor):
-        return unnamed(model.predict_with_interval, X, interval, latent=latent)
+        with silenced(NegativeBoundWarning):  # a hint for those who fit models, not for clients
+            return unnamed(model.predict_with_interval, X, interval, latent=latent)
     mean, std = unnamed(model.predict, X, return_std=True, latent=latent)
     if interval is None:
         return mean, std

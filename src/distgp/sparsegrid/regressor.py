@@ -22,9 +22,10 @@ from distgp._util.progress import Progress
 from distgp.data import Scaling, Shard
 from distgp.data.rows import Schema, check_varies, observed_targets
 from distgp.diagnostics import metrics
+from distgp.diagnostics.importance import r2_of
 from distgp.engines import Engine, opened
 from distgp.kernels import Kernel
-from distgp.mixin import ModelMixin, names_of, r2_of
+from distgp.mixin import ModelMixin, names_of
 from distgp.model import Model
 from distgp.sparsegrid import Box, Combination, Cost, SparseGridModel, VarianceWarning, memory_limit
 from distgp.sparsegrid.fitting import GridPlan, placed

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distgp._util.checks import warn_user
 from distgp._util.progress import Progress, doing, telling
+from distgp._util.words import in_words
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
@@ -471,7 +472,7 @@ def train(
     objective = Objective.of(expert, layout, priors)
     starts = [layout.pack(parameters[i]) for i in range(len(sizes))] if batched else []
     start = torch.stack(starts) if batched else layout.pack(parameters)
-    title = f"training by {algorithm.name}"
+    title = f"training by {in_words(algorithm.name)}"
     doing(title)  # told beside what is shown already, where this is not
     with Progress(title, algorithm.n_iter, verbose, at_most=True) as progress:
         rounds = Rounds(algorithm, objective, placement, start, tolerance, progress)
@@ -483,8 +484,8 @@ def train(
             stopped = stop.args[0]
     if rounds.failed:
         warn_user(
-            f"{algorithm.name}: the objective could not be computed at some hyperparameters; those steps "
-            "were taken back and shortened",
+            f"{in_words(algorithm.name)}: the objective could not be computed at some hyperparameters; "
+            "those steps were taken back and shortened",
             TrainingWarning,
         )
     n = int(sizes.sum())

@@ -76,8 +76,9 @@ class Fact(Algorithm):
         shared, own = layout.split(start, M)
         z = torch.cat([shared, own.reshape(-1)])
         if self.optimizer == "lbfgs":  # every trial point is a round
-            search = Lbfgs(z, low, high)
-            search.minimise(lambda z: search.record(rounds, z, *evaluate(z), vectors))
+            search = Lbfgs(z, low, high, rounds.curvature)
+            found = lambda z: search.record(rounds, z, *evaluate(z), vectors)  # noqa: E731
+            search.minimise(found, rounds.least_gain)
         else:
             self._by_steps(z, (low, high), sizes.sum(), evaluate, vectors, rounds)
 

@@ -1,4 +1,4 @@
-"""The search for a minimum: L-BFGS, with trials that lead nowhere refused."""
+"""The search for a minimum: by L-BFGS or, where the curvature is known, by Newton's steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
+from distgp.training.curvature import Curvature
 from distgp.training.rounds import Rounds
 
 Evaluate = Callable[[Tensor], tuple[float, Tensor | None]]
@@ -20,6 +21,8 @@ OPTIONS = {"maxcor": 10, "maxiter": 10**9, "maxfun": 10**9, "ftol": 0, "gtol": 0
 """Ten remembered steps, and no stopping rule of SciPy's: `Rounds` has its own."""
 SHORTENED = 0.1
 """The part of a step that is kept, at least, when it leads to a useless point."""
+LONGEST, SHORTEST = 1.0, 1e-6
+"""The longest step of a parameter's logarithm by a known curvature, and one that is too short to try."""
 
 
 def finite(value: Tensor, gradient: Tensor) -> Tensor:
@@ -47,10 +50,14 @@ class Lbfgs:
     then refused and the step shortened to a tenth.
     """
 
-    def __init__(self, start: Tensor, low: Tensor, high: Tensor) -> None:
+    def __init__(
+        self, start: Tensor, low: Tensor, high: Tensor, curvature: Curvature | None = None
+    ) -> None:
         self.x, self.value = start, math.nan  # the best point so far, and the objective there
         self.gradient_norm = math.nan  # there, without the entries at which a bound stops descent
         self._low, self._high = _array(low), _array(high)
+        self._curvature = Curvature() if curvature is None else curvature
+        self._known = self._curvature.knows(len(start))  # from an earlier search
         # Relative differences of the objective that factorisations cannot resolve: 2e-12 in float64.
         self._rounding = torch.finfo(start.dtype).eps ** 0.75
         self._best: Point | None = None
@@ -64,14 +71,21 @@ class Lbfgs:
     def offer(self, x: Tensor, value: float, gradient: Tensor) -> bool:
         """Keep a point if it is usable and the best so far; return whether it is."""
         usable = math.isfinite(value) and bool(torch.isfinite(gradient).all())
-        if not usable or value >= self.value:
+        if not usable:
             return False
-        best = self._best = Point(_array(x), value, _array(gradient))
-        stopped = (best.x <= self._low) & (best.gradient > 0)
-        stopped |= (best.x >= self._high) & (best.gradient < 0)
-        self.x, self.value = x, value
-        self.gradient_norm = float(np.linalg.norm(np.where(stopped, 0.0, best.gradient)))
+        found, before = Point(_array(x), value, _array(gradient)), self._best
+        if before is not None:
+            self._curvature.learn(found.x - before.x, found.gradient - before.gradient)
+        if value >= self.value:
+            return False
+        self.x, self.value, self._best = x, value, found
+        self.gradient_norm = float(np.linalg.norm(found.gradient[self._free(found)]))
         return True
+
+    def _free(self, point: Point) -> np.ndarray:
+        """Tell which entries of a point no bound keeps from descending."""
+        stopped = (point.x <= self._low) & (point.gradient > 0)
+        return ~(stopped | (point.x >= self._high) & (point.gradient < 0))
 
     def record(
         self,
@@ -87,9 +101,15 @@ class Lbfgs:
         rounds.record(best, self.value, self.gradient_norm, accepted=better, failed=failed)
         return float(value), gradient
 
-    def minimise(self, evaluate: Evaluate) -> None:
-        """Search until no progress is possible; `evaluate` must `offer` or `record` what it found."""
+    def minimise(self, evaluate: Evaluate, least: float = 0.0) -> None:
+        """Search until no progress is possible; `evaluate` must `offer` or `record` what it found.
+
+        By a known curvature it is over when the next step promises less than `least`.
+        """
         evaluate(self.x)
+        if self._known:
+            self._by_known_curvature(evaluate, least)
+            return
         while self._best is not None:
             before = self._began = self._best
             # The first step of L-BFGS-B is as long as the gradient: with this scale, 1 at most.
@@ -114,6 +134,25 @@ class Lbfgs:
             converged = self._told is self._began
             if converged or self.value >= before.value - self._smallest(before.value):
                 return
+
+    def _by_known_curvature(self, evaluate: Evaluate, least: float) -> None:
+        """Take steps to the minimum of the parabola, shorter ones after one that led upwards.
+
+        Such a step has told how the objective bends along it, so that the next one differs.
+        """
+        longest = LONGEST
+        while (best := self._best) is not None and longest > SHORTEST:
+            self._began, longest = best, min(LONGEST, 2.0 * longest)
+            step = self._curvature.step(best.gradient, self._free(best), longest)
+            x = np.clip(best.x + step, self._low, self._high)
+            gain = self._curvature.gain(best.gradient, x - best.x)
+            if 0.0 <= gain <= max(least, self._smallest(best.value)):
+                return
+            if gain > 0.0:  # a step that is cut off by bounds may lead upwards
+                told = self._trial(x, evaluate)
+                self._curvature.learn(told.x - best.x, told.gradient - best.gradient)
+            if self._best is best:
+                longest = 0.25 * float(np.abs(step).max())
 
     def _begin_line_search(self, intermediate_result: object) -> None:
         """Note that the last trial was accepted: it is where the next line search begins."""

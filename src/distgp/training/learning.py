@@ -15,6 +15,7 @@ from distgp.data.shard import Shard
 from distgp.engines import Placement, travels
 from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
+from distgp.training.curvature import Curvature
 from distgp.training.fact import Fact
 from distgp.training.initial import best_start
 from distgp.training.objective import Prior
@@ -79,6 +80,7 @@ class Learning:
     verbose: bool = False
     refine: bool = False
     uncapped: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    curvature: Curvature | None = None
 
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
@@ -105,16 +107,25 @@ class Learning:
         An evaluation of all rows costs many times as much. From where the part has led a few of them
         are left to do.
         """
-        rounds = self.algorithm.n_iter
-        part = sample.sampled(shards, _share_of_first(expert, shards), self.seed)
-        first = replace(self, algorithm=_with_rounds(self.algorithm, max(1, rounds // 2)))
+        rounds, share = self.algorithm.n_iter, _share_of_first(expert, shards)
+        first = replace(
+            self,
+            algorithm=_with_rounds(self.algorithm, max(1, rounds // 2)),
+            curvature=Curvature(),
+        )
+        part = sample.sampled(shards, share, self.seed)
         results = first._by_stages(expert, part, limits.now, PART_TOLERANCE)
         free = first._without_bounds(expert, part, results[-1].parameters, limits, PART_TOLERANCE)
         bounds = limits.now | limits.free if free else limits.now
         results += free
-        theta = within_reach(results[-1].parameters, self.start)
         left = _with_rounds(self.algorithm, max(1, rounds - rounds // 2))
-        results.append(self._train(left, expert, theta, shards, bounds, tolerance=PART_TOLERANCE))
+        while share < 1.0:
+            more = 2.0 * share if 2.0 * MANY * share <= 1.0 else 1.0
+            first.curvature.scale(more / share)
+            rows, share = sample.sampled(shards, more, self.seed), more
+            theta = within_reach(results[-1].parameters, self.start, rows)
+            found = first._train(left, expert, theta, rows, bounds, tolerance=PART_TOLERANCE)
+            results.append(found)
         return results
 
     def _by_stages(
@@ -231,6 +242,7 @@ class Learning:
             bounds=bounds,
             tolerance=algorithm.tolerance if tolerance is None else tolerance,
             verbose=self.verbose,
+            curvature=self.curvature,
         )
 
     def _sampled(self, shards: Placement[Shard]) -> Placement[Shard]:

@@ -14,6 +14,7 @@ from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Placement
 from distgp.experts import Expert, Parameters
+from distgp.training.curvature import Curvature
 from distgp.training.objective import Layout, Objective, Prior, by_path
 from distgp.training.rounds import Algorithm, Rounds, Stop, TrainingResult
 
@@ -34,6 +35,7 @@ def train(
     bounds: Mapping[str, tuple[float, float]] | None = None,
     tolerance: float = 1e-6,
     verbose: bool = False,
+    curvature: Curvature | None = None,
 ) -> TrainingResult:
     """Learn θ across shards, by at most `algorithm.n_iter` rounds.
 
@@ -64,6 +66,9 @@ def train(
         to 1 + |objective| or, if that is more, to the number of rows that it looks at.
     verbose : bool, default=False
         Whether to show progress.
+    curvature : Curvature, optional
+        What earlier training has learnt of the objective's curvature; L-BFGS learns more, and begins with
+        it if it knows any.
 
     Returns
     -------
@@ -99,7 +104,7 @@ def train(
     title = f"training by {algorithm.name}"
     doing(title)  # told beside what is shown already, where this is not
     with Progress(title, algorithm.n_iter, verbose, at_most=True) as progress:
-        rounds = Rounds(algorithm, objective, placement, start, tolerance, progress)
+        rounds = Rounds(algorithm, objective, placement, start, tolerance, progress, curvature)
         try:
             with telling("theta", lambda _: layout.unpack(rounds.vectors, agreed=algorithm.agrees)):
                 algorithm.at_centre(objective, start, sizes, rounds)

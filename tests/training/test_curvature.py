@@ -109,3 +109,4 @@ def test_steps_along_which_nothing_bends_teach_nothing():
     step = curvature.step(np.array([4.0, 4.0, 4.0]), np.array([True, True, False]), longest=10.0)
     close(torch.tensor(step), torch.tensor([-1.0, -1.0, 0.0], dtype=FLOAT))
     assert curvature.gain(np.array([4.0, 4.0, 4.0]), step) == 4.0
+    assert not curvature.step(np.ones(3), np.zeros(3, dtype=bool), longest=1.0).any()

@@ -42,6 +42,8 @@ class Curvature:
         Curvature is added in all directions until the step is short enough, so that one along which
         the objective hardly changes does not keep the others from going where they should.
         """
+        if not free.any():
+            return np.zeros_like(gradient)
         values, axes = np.linalg.eigh(self._matrix[np.ix_(free, free)])
         along, step, damping = axes.T @ gradient[free], np.zeros_like(gradient), 0.0
         values = np.maximum(values, 1e-12 * values[-1])

@@ -111,11 +111,8 @@ class Learning:
         are left to do.
         """
         rounds, share = self.algorithm.n_iter, _share_of_first(expert, shards)
-        first = replace(
-            self,
-            algorithm=_with_rounds(self.algorithm, max(1, rounds // 2)),
-            curvature=Curvature(),
-        )
+        half, curvature = _with_rounds(self.algorithm, max(1, rounds // 2)), Curvature()
+        first = replace(self, algorithm=half, curvature=curvature)
         part = sample.sampled(shards, share, self.seed)
         results = first._by_stages(expert, part, limits.now, PART_TOLERANCE)
         free = first._without_bounds(expert, part, results[-1].parameters, limits, PART_TOLERANCE)
@@ -124,7 +121,7 @@ class Learning:
         left = _with_rounds(self.algorithm, max(1, rounds - rounds // 2))
         while share < 1.0:
             more = 2.0 * share if 2.0 * MANY * share <= 1.0 else 1.0
-            first.curvature.scale(more / share)
+            curvature.scale(more / share)
             rows, share = sample.sampled(shards, more, self.seed), more
             theta = within_reach(results[-1].parameters, self.start, rows)
             found = first._train(left, expert, theta, rows, bounds, tolerance=PART_TOLERANCE)
@@ -158,11 +155,19 @@ class Learning:
     ) -> tuple[list[TrainingResult], Limits]:
         """Train by an algorithm that draws its rows; refine and polish what it found."""
         algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
-        results = [self._train(algorithm, expert, self.start, shards, limits.now)]
-        if self.refine:
-            with telling("theta", lambda told: told.get("theta", results[0].parameters)):
-                found, limits = self._refined(expert, shards, results[0].parameters, limits)
-            results += found
+        results = self._by_likelihood_of_part(expert, shards) if self.refine else []
+        free = Limits(limits.now | limits.free, limits.free)
+        if results and self._is_enough(expert, shards, results[-1].parameters, free):
+            limits = free
+        else:
+            part, results = (
+                results,
+                [self._train(algorithm, expert, self.start, shards, limits.now)],
+            )
+            if self.refine:
+                with telling("theta", lambda told: told.get("theta", results[0].parameters)):
+                    found, limits = self._refined(expert, shards, results[0], limits, part)
+                results += found
         if algorithm.polish:
             theta, held = results[-1].parameters, "noise" in self.fixed
             if not held:  # below the floor the objective hardly depends on it, and leads nowhere
@@ -171,16 +176,35 @@ class Learning:
             results.append(self._train(polish, expert, theta, shards, limits.now))
         return results, limits
 
-    def _refined(
+    def _is_enough(
         self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
+    ) -> bool:
+        """Tell whether nearest rows find nothing from here by which rows held out are predicted better."""
+        change = next(iter(self.algorithm.refinements()), None)
+        if change is None or change.algorithm is None:
+            return False
+        with telling("theta", lambda told: told.get("theta", theta)):
+            found = self._train(
+                change.algorithm, expert, theta, shards, limits.now, tolerance=Algorithm.tolerance
+            )
+        doing("measuring what was learnt on rows held out")
+        new = score(found.parameters, shards, self.seed)
+        return not new.beats(score(theta, shards, self.seed), 0.0)
+
+    def _refined(
+        self,
+        expert: Expert,
+        shards: Placement[Shard],
+        first: TrainingResult,
+        limits: Limits,
+        part: list[TrainingResult],
     ) -> tuple[list[TrainingResult], Limits]:
-        """Take those steps of further training by which rows held out are predicted better."""
-        results, last = [], self.algorithm
+        """Take what a part has led to, or those steps by which rows held out are predicted better."""
+        results, last, theta = [], self.algorithm, first.parameters
         doing("measuring what was learnt on rows held out")
         best = score(theta, shards, self.seed)
-        found = self._by_likelihood_of_part(expert, shards)
-        if found and score(found[-1].parameters, shards, self.seed).beats(best, 0.0):
-            return found, Limits(limits.now | limits.free, limits.free)
+        if part and score(part[-1].parameters, shards, self.seed).beats(best, 0.0):
+            return part, Limits(limits.now | limits.free, limits.free)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             if change.lifts and wider == limits:

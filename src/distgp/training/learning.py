@@ -155,19 +155,17 @@ class Learning:
     ) -> tuple[list[TrainingResult], Limits]:
         """Train by an algorithm that draws its rows; refine and polish what it found."""
         algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
-        results = self._by_likelihood_of_part(expert, shards) if self.refine else []
+        part = self._by_likelihood_of_part(expert, shards) if self.refine else []
         free = Limits(limits.now | limits.free, limits.free)
-        if results and self._is_enough(expert, shards, results[-1].parameters, free):
-            limits = free
+        part, enough = self._followed_by_nearest(expert, shards, part, free)
+        if enough:
+            results, limits = part, free
         else:
-            part, results = (
-                results,
-                [self._train(algorithm, expert, self.start, shards, limits.now)],
-            )
-            if self.refine:
-                with telling("theta", lambda told: told.get("theta", results[0].parameters)):
-                    found, limits = self._refined(expert, shards, results[0], limits, part)
-                results += found
+            results = [self._train(algorithm, expert, self.start, shards, limits.now)]
+        if self.refine and not enough:
+            with telling("theta", lambda told: told.get("theta", results[0].parameters)):
+                found, limits = self._refined(expert, shards, results[0], limits, part)
+            results += found
         if algorithm.polish:
             theta, held = results[-1].parameters, "noise" in self.fixed
             if not held:  # below the floor the objective hardly depends on it, and leads nowhere
@@ -176,20 +174,30 @@ class Learning:
             results.append(self._train(polish, expert, theta, shards, limits.now))
         return results, limits
 
-    def _is_enough(
-        self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
-    ) -> bool:
-        """Tell whether nearest rows find nothing from here by which rows held out are predicted better."""
+    def _followed_by_nearest(
+        self,
+        expert: Expert,
+        shards: Placement[Shard],
+        part: list[TrainingResult],
+        limits: Limits,
+    ) -> tuple[list[TrainingResult], bool]:
+        """Go on by nearest rows from where a part has led, if rows held out are then predicted better.
+
+        Tells also whether that is enough: where they are predicted far better, the part has not seen
+        what is small in the function, and nearest rows should begin by themselves.
+        """
         change = next(iter(self.algorithm.refinements()), None)
-        if change is None or change.algorithm is None:
-            return False
+        if not part or change is None or change.algorithm is None:
+            return part, False
+        theta, goes_on = part[-1].parameters, change.algorithm
         with telling("theta", lambda told: told.get("theta", theta)):
             found = self._train(
-                change.algorithm, expert, theta, shards, limits.now, tolerance=Algorithm.tolerance
+                goes_on, expert, theta, shards, limits.now, tolerance=Algorithm.tolerance
             )
         doing("measuring what was learnt on rows held out")
-        new = score(found.parameters, shards, self.seed)
-        return not new.beats(score(theta, shards, self.seed), 0.0)
+        new, old = (score(one, shards, self.seed) for one in (found.parameters, theta))
+        better = new.beats(old, 0.0)
+        return [*part, found] if better else part, not new.beats(old, ERRORS)
 
     def _refined(
         self,

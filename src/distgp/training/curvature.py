@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from distgp.linalg.factors import principal_axes
+
 LEAST_BEND = 1e-8
 """The cosine between a step and the gradient's change along it from which on a step tells something."""
 
@@ -44,7 +46,7 @@ class Curvature:
         """
         if not free.any():
             return np.zeros_like(gradient)
-        values, axes = np.linalg.eigh(self._matrix[np.ix_(free, free)])
+        values, axes = principal_axes(self._matrix[np.ix_(free, free)])
         along, step, damping = axes.T @ gradient[free], np.zeros_like(gradient), 0.0
         values = np.maximum(values, 1e-12 * values[-1])
         while True:

@@ -211,8 +211,6 @@ class Learning:
         results, last, theta = [], self.algorithm, first.parameters
         doing("measuring what was learnt on rows held out")
         best = score(theta, shards, self.seed)
-        if part and score(part[-1].parameters, shards, self.seed).beats(best, 0.0):
-            return part, Limits(limits.now | limits.free, limits.free)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             if change.lifts and wider == limits:
@@ -225,6 +223,8 @@ class Learning:
             if new.beats(best, ERRORS if change.lifts else 0.0):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
+        if part and score(part[-1].parameters, shards, self.seed).beats(best, 0.0):
+            return part, Limits(limits.now | limits.free, limits.free)
         return results, limits
 
     def _by_likelihood_of_part(

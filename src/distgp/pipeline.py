@@ -36,7 +36,7 @@ from distgp.likelihoods.transforms import Transform, transform_of
 from distgp.model import Model, TargetModel
 from distgp.plan import Plan, refuse_transformed_noise
 from distgp.training import Learning, Prior
-from distgp.training.learning import Initial
+from distgp.training.initial import Initial
 
 LEAST_LEARNT = 50
 """Rows from which a new expert learns hyperparameters of its own, where the others have theirs."""

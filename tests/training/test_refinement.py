@@ -18,7 +18,7 @@ from distgp.experts.exact import MOST_POLISH
 from distgp.kernels import Matern52
 from distgp.plan import resolve
 from distgp.selection import candidates
-from distgp.training import NearestRows, learning, refinement
+from distgp.training import Fact, NearestRows, learning, objective_value, refinement
 from distgp.training.refinement import Limits, Score, from_nearest_others, left_out, merged
 
 THETA = Parameters.of(1.3 * Matern52([0.6, 0.9]), 0.05)
@@ -291,17 +291,63 @@ def test_all_rows_have_the_bounds_that_the_part_has_chosen(monkeypatch, object_)
     assert free < part and last == (part if object_ else free)
 
 
-def test_lengthscales_that_a_part_of_the_rows_does_not_see_can_come_back(monkeypatch):
+def test_many_rows_are_reached_by_doubling_a_part_of_them(monkeypatch):
     told = rows_of_training(monkeypatch)
-    monkeypatch.setattr(ExactExpert, "first_rows", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    X, y = make_data(300, noise=0.3)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    assert [rows for rows, *_ in told] == [50, 50, 100, 200, 300]
+    assert told[-1][3] == 50  # rounds at most
+
+
+@pytest.mark.parametrize("nearest_pays", [True, False])
+def test_many_rows_of_one_exact_gp_learn_from_the_likelihood_of_a_part(monkeypatch, nearest_pays):
+    told, train = [], learning.train
+
+    def noted(algorithm, expert, theta, shards, **options):
+        told.append((algorithm.name, int(sizes(shards).sum()), options["bounds"]))
+        return train(algorithm, expert, theta, shards, **options)
+
+    monkeypatch.setattr(learning, "train", noted)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 200)
+    monkeypatch.setattr(ExactExpert, "first_rows", 40)
+    monkeypatch.setattr(Score, "beats", lambda self, other, errors: nearest_pays)
+    X, y = make_data(300, noise=0.3)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    part = [("fact", 40), ("fact", 40), ("fact", 80), ("fact", 160)]
+    assert [one[:2] for one in told[:5]] == [*part, ("nearest", 300)]
+    after = [name for name, *_ in told[5:]]
+    # Where nearest rows pay they are trained from the start; the part is better even so, by the answer.
+    assert (after[0] == "nearest") == nearest_pays and after[-2:] == ["fact", "fact"]
+    assert told[-2][2]["kernel.variance"][1] == pytest.approx(1e3)  # the polish has no cap
+
+
+def placed_rows(n, slope):
+    """Rows whose second column has a slope, in the units of training."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (200, 3))  # the last two columns mean nothing
-    DistributedGPRegressor(expert="exact", n_experts=1).fit(
-        X, np.sin(4 * X[:, 0]) + 0.01 * rng.normal(size=200)
-    )
-    _, free, last = (theta.kernel.parameters()["kernel.lengthscale"] for _, _, theta, _ in told)
-    longest = refinement.LOST * math.sqrt(3)  # √3 is where three columns start
-    assert float(free.max()) > 2 * longest and float(last.max()) == pytest.approx(longest)
+    X = rng.normal(size=(n, 2))
+    y = np.sin(2 * X[:, 0]) + slope * X[:, 1] + 0.1 * rng.normal(size=n)
+    return placed([Shard.of(torch.tensor(X), torch.tensor(y))])
+
+
+@pytest.mark.parametrize(("slope", "comes_back"), [(0.05, True), (0.0, False)])
+@pytest.mark.parametrize("variance", [1.0, 400.0])
+def test_lengthscales_that_a_part_of_the_rows_has_lost_come_back_if_they_matter(
+    slope, comes_back, variance
+):
+    shards = placed_rows(300, slope)
+    start = Parameters.of(variance * Matern52([1.4, 1.4]), 0.01)
+    first = 0.7 * variance**0.2  # as the function is that smooth
+    lost = Parameters.of(variance * Matern52([first, 1e6]), 0.01)
+    theta = refinement.within_reach(lost, start, shards)
+    lengths = theta.kernel.parameters()["kernel.lengthscale"]
+    longest = 1.4 * math.sqrt(300 * variance / 0.01)
+    assert lengths.tolist() == pytest.approx([first, longest])
+    before = [objective_value(ExactExpert(), one, shards) for one in (lost, theta)]
+    assert before[1] - before[0] < (-1.0 if comes_back else 0.5)
+    found = learning.train(Fact(), ExactExpert(), theta, shards, fixed=["variance"])
+    end = found.parameters.kernel.parameters()["kernel.lengthscale"]
+    assert (float(end[1]) < 0.2 * longest) == comes_back
 
 
 def plan_of(n, **options):

@@ -394,3 +394,9 @@ def solved_by_product(L: Tensor, B: Tensor) -> Tensor | None:
         return None
     V = W @ B
     return V + W @ (B - L @ V) if rough else V
+
+
+def principal_axes(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eigenvalues of a symmetric matrix, ascending, and its eigenvectors as columns."""
+    values, axes = np.linalg.eigh(A)
+    return values, axes

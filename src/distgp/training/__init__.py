@@ -2,11 +2,12 @@
 
 from distgp.training.fact import Fact
 from distgp.training.federated import Admm, FedAvg, FedProx, Independent
-from distgp.training.learning import Learning, TrainingWarning, train
+from distgp.training.learning import Learning
 from distgp.training.nearest import NearestRows
 from distgp.training.objective import Gamma, Layout, LogNormal, Objective, Prior, objective_value
 from distgp.training.pooled import PooledBound
 from distgp.training.rounds import Algorithm, Message, Reply, Round, TrainingResult
+from distgp.training.stage import TrainingWarning, train
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind for kind in (Fact, FedAvg, FedProx, Admm, Independent, PooledBound, NearestRows)

@@ -33,8 +33,8 @@ from distgp.experts.neighborhoods import (
 from distgp.experts.sums import widened
 from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning
-from distgp.training.fact import Lbfgs
-from distgp.training.learning import with_lengthscales
+from distgp.training.initial import with_lengthscales
+from distgp.training.lbfgs import Lbfgs
 from distgp.training.objective import UNUSABLE, Objective, log_prior
 from distgp.training.rounds import (
     Algorithm,

@@ -22,6 +22,7 @@ from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
 from distgp.engines.base import bytes_by_kind
 from distgp.experts import Parameters
+from distgp.training.curvature import Curvature
 from distgp.training.objective import Objective
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -183,6 +184,7 @@ class Rounds:
         start: Tensor,
         tolerance: float,
         progress: Progress,
+        curvature: Curvature | None = None,
     ) -> None:
         self.history: list[Round] = []
         self.vectors = start  # where training stands: one vector (P,), or one per expert (M, P)
@@ -193,7 +195,14 @@ class Rounds:
         self._tolerance, self._progress = tolerance, progress
         n = float(sample.sizes(shards).sum())
         self._rows = min(n, getattr(algorithm, "n_targets", n))  # that the objective looks at
+        self.curvature = curvature  # of the objective, which an earlier training has learnt
         self._bytes, self._last = 0, time.perf_counter()
+
+    @property
+    def least_gain(self) -> float:
+        """The decrease of the objective per round below which training is over."""
+        value = abs(self.history[-1].objective) if self.history else 0.0
+        return self._tolerance * max(self._rows, 1.0 + value)
 
     def exchange(self, message: Message) -> Reply:
         """Send a message to all workers and gather their replies; raise Stop if all rounds are done."""
@@ -260,7 +269,7 @@ class Rounds:
         values = [round_.objective for round_ in self.history if round_.accepted][-PATIENCE - 1 :]
         if len(values) <= PATIENCE:
             return
-        limit = self._tolerance * max(self._rows, 1.0 + abs(values[-1]))
+        limit = self.least_gain
         if all(abs(a - b) <= limit for a, b in zip(values[1:], values, strict=False)):
             raise Stop("tolerance")
 

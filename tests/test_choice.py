@@ -26,7 +26,7 @@ from distgp.selection.candidates import KERNELS_TRIED, QUICK, SLOWER, ways_to_fi
 from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
 from distgp.selection.trials import Choice, Trial, divisions
 from distgp.training import Fact, Learning, LogNormal
-from distgp.training.initial import LARGEST_SIGNAL
+from distgp.training.stage import LARGEST_SIGNAL
 
 
 def smooth(n, seed=0):

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from distgp._util.checks import is_auto
-from distgp._util.progress import doing, telling
-from distgp._util.words import in_words
+from distgp._util.progress import doing, in_words, telling
 from distgp.aggregation import Ensemble, default_aggregator
 from distgp.data import shard as sample
 from distgp.data.partition import split, with_communication
@@ -36,7 +35,7 @@ from distgp.likelihoods.transforms import Transform, transform_of
 from distgp.model import Model, TargetModel
 from distgp.plan import Plan, refuse_transformed_noise
 from distgp.training import Learning, Prior
-from distgp.training.initial import Initial
+from distgp.training.stage import Initial
 
 LEAST_LEARNT = 50
 """Rows from which a new expert learns hyperparameters of its own, where the others have theirs."""

@@ -43,7 +43,7 @@ from distgp.experts.base import Inducing
 from distgp.kernels import KERNELS, Expression, InputLayout, Kernel, latitudes, parse
 from distgp.likelihoods.transforms import TRANSFORMS
 from distgp.training import ALGORITHMS, Algorithm, Prior
-from distgp.training.initial import Initial
+from distgp.training.stage import Initial
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 VALIDATIONS = ("random", "last", "groups")

@@ -37,7 +37,7 @@ from distgp.mixin import ModelMixin, names_of, set_features, unnamed_columns
 from distgp.model import Model, TargetModel
 from distgp.plan import RESOLVERS, Plan, as_labels, check_files, check_rows
 from distgp.selection import Choice, Fitted, choose_and_fit, fit_files
-from distgp.selection.past import Past, plan_of_update
+from distgp.selection.candidates import Past, plan_of_update
 from distgp.training import Algorithm, Prior
 
 if TYPE_CHECKING:

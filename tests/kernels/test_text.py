@@ -14,7 +14,7 @@ from distgp import KERNELS, RBF, Linear, Matern52, Periodic
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Parameters
 from distgp.kernels import Expression, InputLayout, ParameterError, parse
-from distgp.kernels.named import UNITS, Amount, Named
+from distgp.kernels.names import UNITS, Amount, Named
 from distgp.kernels.text import Term, arguments
 
 TABLE = InputLayout(

@@ -9,7 +9,7 @@ import torch
 from helpers import FLOAT, close
 
 from distgp.training.curvature import Curvature
-from distgp.training.lbfgs import LONGEST, Lbfgs
+from distgp.training.fact import LONGEST, Lbfgs
 
 P = 12
 ROOM = torch.full((P,), 50.0, dtype=FLOAT)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import FLOAT, close
 
-from distgp.training.lbfgs import Lbfgs
+from distgp.training.fact import Lbfgs
 
 START = torch.tensor([-1.2, 1.0], dtype=FLOAT)
 FREE = torch.full((2,), math.inf, dtype=FLOAT)

@@ -1,9 +1,9 @@
-"""Progress of long work, told while it is done, and what was done by then where the user interrupts it."""
+"""Progress of long work, what was done by then where the user interrupts it, and words for people."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Timer
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
+
 
 FIRST_SECONDS = 1.0
 """What is done is told when it has taken this long, even if no step of it is over."""
@@ -173,3 +174,26 @@ def telling(name: str, known: Callable[[dict[str, Any]], object]) -> Iterator[No
 def told_with(error: BaseException) -> dict[str, Any]:
     """Return what was told with an interrupt, by name; nothing with other errors."""
     return vars(error).get("told", {})
+
+
+WORDS = {
+    "fact": "joint (FACT)",
+    "opt-local": "opt-local (each expert counts where it is certain)",
+}
+
+
+def in_words(name: str) -> str:
+    """Say what a name in a registry means, where it does not say so itself."""
+    return WORDS.get(name, name)
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number of things, in the plural if it is not one."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns of text, the first to the left and the others to the right."""
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    form = f"{{:<{first}}}" + "".join(f"  {{:>{width}}}" for width in others)
+    return [form.format(*line) for line in lines]

@@ -31,8 +31,7 @@ from torch import Tensor
 
 from distgp.data.scaling import Scaling
 from distgp.kernels import Constant, Kernel, Linear, Periodic, Product, Scale, Stationary, Sum
-from distgp.kernels.rotation import of_metric
-from distgp.kernels.sphere import EARTH, Degrees
+from distgp.kernels.sphere import EARTH, Degrees, of_metric
 from distgp.kernels.stationary import metric
 
 Shared: TypeAlias = Mapping[str, tuple[int, ...]]

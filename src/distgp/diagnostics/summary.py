@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distgp._util.words import aligned, counted, in_words
+from distgp._util.progress import aligned, counted, in_words
 from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
 from distgp.diagnostics import hyperparameters as h

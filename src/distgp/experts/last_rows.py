@@ -21,9 +21,9 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 
 from distgp import linalg
 from distgp.kernels import Kernel
-from distgp.kernels.distances import TOLERATED
 from distgp.kernels.fused import shaped
 from distgp.kernels.shapes import FixedShape
+from distgp.kernels.stationary import TOLERATED
 
 TILE = 32
 """Rows of the blocks that the lower triangle of a kernel matrix is made of."""

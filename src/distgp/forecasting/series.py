@@ -13,7 +13,7 @@ from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import kind_of, numbers
 from distgp.data.table import TableError, pc
-from distgp.kernels.named import TIMES, UNITS
+from distgp.kernels.names import TIMES, UNITS
 
 Length = int | str | timedelta | np.timedelta64
 """A stretch of time: a number of steps, a text such as "1 week", or a duration."""

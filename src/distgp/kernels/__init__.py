@@ -12,12 +12,11 @@ from distgp.kernels.kinds import (
     RationalQuadratic,
     coordinates,
 )
-from distgp.kernels.layout import InputLayout
+from distgp.kernels.layout import InputLayout, in_data_units, latitudes, resolved
 from distgp.kernels.names import KERNELS, register
 from distgp.kernels.prior import PriorDraws, prior_draws, spectrum
 from distgp.kernels.stationary import Stationary, directions, rotated
 from distgp.kernels.text import Built, Expression, parse
-from distgp.kernels.units import in_data_units, latitudes, resolved
 
 __all__ = [
     "KERNELS",

@@ -382,3 +382,8 @@ class Scale(Kernel):
     def diag(self, X: Tensor) -> Tensor:
         """Scale the diagonal."""
         return self.variance[..., None] * self.kernel.diag(X)
+
+
+def safe_sqrt(square: Tensor) -> Tensor:
+    """Compute the square root, with derivative 0 instead of infinity at 0."""
+    return square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()

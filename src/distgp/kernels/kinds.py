@@ -18,13 +18,13 @@ from distgp.kernels.base import (
     Sum,
     columns,
     field,
+    safe_sqrt,
     scalar,
     select,
     vector,
 )
-from distgp.kernels.distances import safe_sqrt, squared_distance
 from distgp.kernels.shapes import FixedShape
-from distgp.kernels.stationary import Stationary
+from distgp.kernels.stationary import Stationary, squared_distance
 
 PER_NAT = 1.0 / math.log(2.0)
 """exp(−t) is computed as 2^(−t / log 2). PyTorch's powers of two are its own; its powers of e are those of

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distgp.kernels.base import places
-from distgp.kernels.distances import (
+from distgp.kernels.stationary import (
     BLOCK,
+    Stationary,
     augmented,
     both,
     by_differences,
@@ -21,7 +22,6 @@ from distgp.kernels.distances import (
     centred,
     norms,
 )
-from distgp.kernels.stationary import Stationary
 
 WIDE = 16
 """Columns from which sets of rows in a batch are not augmented: that would copy each of them twice."""

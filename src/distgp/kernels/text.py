@@ -21,8 +21,17 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from distgp.kernels.base import Kernel, ParameterError, Product, Scale, Sum
 from distgp.kernels.kinds import Constant
 from distgp.kernels.layout import LONGEST_QUOTE, InputLayout, near, quoted
-from distgp.kernels.named import AMOUNTS, DISTANCES, FLAGS, TIMES, UNITS, Amount, Named
-from distgp.kernels.names import ELSEWHERE, KERNELS
+from distgp.kernels.names import (
+    AMOUNTS,
+    DISTANCES,
+    ELSEWHERE,
+    FLAGS,
+    KERNELS,
+    TIMES,
+    UNITS,
+    Amount,
+    Named,
+)
 
 Token: TypeAlias = re.Match[str]
 Tokens: TypeAlias = list[Token]

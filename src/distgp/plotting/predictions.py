@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from distgp._util.words import counted
+from distgp._util.progress import counted
 from distgp.aggregation import Aggregator
 from distgp.mixin import ModelMixin
 from distgp.plotting import figures

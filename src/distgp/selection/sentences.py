@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distgp._util.words import WORDS
+from distgp._util.progress import WORDS
 
 if TYPE_CHECKING:
     from distgp.selection.trials import Choice

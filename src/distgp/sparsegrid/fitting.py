@@ -44,7 +44,7 @@ from distgp.sparsegrid import (
     sparse_grid,
 )
 from distgp.training import Learning, PooledBound, TrainingResult
-from distgp.training.initial import Initial
+from distgp.training.stage import Initial
 
 LARGEST_UNION = 1_024
 """Points of the sparse grid, at most, that `level="auto"` goes up to."""

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from distgp.data.shard import Shard
 from distgp.engines import Kinds
-from distgp.training.fact import STEPS, check_steps, fresh
-from distgp.training.lbfgs import finite
+from distgp.training.fact import STEPS, check_steps, finite, fresh
 from distgp.training.objective import Layout, Objective
 from distgp.training.rounds import DESCENT, Algorithm, Message, Reply, Rounds, Tensors
 

@@ -16,7 +16,6 @@ from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
 from distgp.training.curvature import Curvature
 from distgp.training.fact import Fact
-from distgp.training.initial import best_start
 from distgp.training.objective import Prior
 from distgp.training.refinement import (
     ERRORS,
@@ -29,7 +28,7 @@ from distgp.training.refinement import (
     within_reach,
 )
 from distgp.training.rounds import Algorithm, TrainingResult
-from distgp.training.stage import train
+from distgp.training.stage import best_start, train
 
 LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""

@@ -33,8 +33,7 @@ from distgp.experts.neighborhoods import (
 from distgp.experts.sums import widened
 from distgp.likelihoods import copies_term, noise_factor
 from distgp.linalg import JitterWarning
-from distgp.training.initial import with_lengthscales
-from distgp.training.lbfgs import Lbfgs
+from distgp.training.fact import Lbfgs
 from distgp.training.objective import UNUSABLE, Objective, log_prior
 from distgp.training.rounds import (
     Algorithm,
@@ -45,6 +44,7 @@ from distgp.training.rounds import (
     Stop,
     Tensors,
 )
+from distgp.training.stage import with_lengthscales
 
 SEARCHED = (0.3, 0.1, 0.03)
 """Factors of the lengthscales of a second start. They do not change which rows are nearest."""

@@ -26,7 +26,7 @@ from distgp.experts.sums import (
 )
 from distgp.likelihoods import own_noise_term
 from distgp.linalg import JitterWarning
-from distgp.training.lbfgs import Lbfgs
+from distgp.training.fact import Lbfgs
 from distgp.training.objective import UNUSABLE, Layout, Objective, log_prior
 from distgp.training.rounds import Algorithm, Message, Reply, Rounds, Tensors
 

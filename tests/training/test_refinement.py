@@ -300,28 +300,6 @@ def test_many_rows_are_reached_by_doubling_a_part_of_them(monkeypatch):
     assert told[-1][3] == 50  # rounds at most
 
 
-@pytest.mark.parametrize("nearest_pays", [True, False])
-def test_many_rows_of_one_exact_gp_learn_from_the_likelihood_of_a_part(monkeypatch, nearest_pays):
-    told, train = [], learning.train
-
-    def noted(algorithm, expert, theta, shards, **options):
-        told.append((algorithm.name, int(sizes(shards).sum()), options["bounds"]))
-        return train(algorithm, expert, theta, shards, **options)
-
-    monkeypatch.setattr(learning, "train", noted)
-    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 200)
-    monkeypatch.setattr(ExactExpert, "first_rows", 40)
-    monkeypatch.setattr(Score, "beats", lambda self, other, errors: nearest_pays)
-    X, y = make_data(300, noise=0.3)
-    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
-    part = [("fact", 40), ("fact", 40), ("fact", 80), ("fact", 160)]
-    assert [one[:2] for one in told[:5]] == [*part, ("nearest", 300)]
-    after = [name for name, *_ in told[5:]]
-    # Where nearest rows pay they are trained from the start; the part is better even so, by the answer.
-    assert (after[0] == "nearest") == nearest_pays and after[-2:] == ["fact", "fact"]
-    assert told[-2][2]["kernel.variance"][1] == pytest.approx(1e3)  # the polish has no cap
-
-
 def placed_rows(n, slope):
     """Rows whose second column has a slope, in the units of training."""
     rng = np.random.default_rng(0)

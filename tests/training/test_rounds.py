@@ -136,7 +136,7 @@ def test_nothing_is_printed_where_nobody_looks(capfd):
     captured = capfd.readouterr()
     assert captured.out == ""
     last = captured.err.splitlines()[-1]
-    assert last.startswith("training by fact: 3 of at most 3: objective ")
+    assert last.startswith("training by joint (FACT): 3 of at most 3: objective ")
 
 
 def test_each_expert_may_start_elsewhere():

@@ -289,9 +289,10 @@ class Choice:
                 else f"{t.rmse:>10.4g}{t.nlpd:>10.4g}{t.cover:>12.3f}{t.seconds:>9.1f}"
             )
             lines.append(f"{mark}{t.name:{width}s}{figures}")
+        lines += notes(self)
         if self.added:
             lines.append(f"{self.added:,} rows were added since, and nothing was measured again")
-        return "\n".join([*lines, *notes(self)])
+        return "\n".join(lines)
 
 
 def measure(

@@ -32,31 +32,11 @@ from distgp.training.stage import best_start, train
 
 LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""
-SHORTER = 0.7
-"""The most probable lengthscale of few rows, in units of that which training starts from, √d by default.
-Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
-MANY = 1.5
-"""Training begins with a part of the rows where there are so many times more."""
-PARTS = 4
-"""The rows of an exact GP whose likelihood is looked at beside that of nearest rows, in parts that training
-begins with: 4,000."""
-PART_TOLERANCE = 5e-5
-"""Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
-and where it goes on with all of them: 0.1 nats of 2,000 rows."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
 MANY = 1.5
 """Training begins with a part of the rows where there are so many times more."""
 PART_TOLERANCE = 5e-5
 """Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
 and where it goes on with all of them: 0.1 nats of 2,000 rows."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
-PART_TOLERANCE = 5e-5
-"""Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
-and where it goes on with all of them: 0.1 nats of 2,000 rows."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,16 +133,10 @@ class Learning:
     ) -> tuple[list[TrainingResult], Limits]:
         """Train by an algorithm that draws its rows; refine and polish what it found."""
         algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
-        part = self._by_likelihood_of_part(expert, shards) if self.refine else []
-        free = Limits(limits.now | limits.free, limits.free)
-        part, enough = self._followed_by_nearest(expert, shards, part, free)
-        if enough:
-            results, limits = part, free
-        else:
-            results = [self._train(algorithm, expert, self.start, shards, limits.now)]
-        if self.refine and not enough:
+        results = [self._train(algorithm, expert, self.start, shards, limits.now)]
+        if self.refine:
             with telling("theta", lambda told: told.get("theta", results[0].parameters)):
-                found, limits = self._refined(expert, shards, results[0], limits, part)
+                found, limits = self._refined(expert, shards, results[0].parameters, limits)
             results += found
         if algorithm.polish:
             theta, held = results[-1].parameters, "noise" in self.fixed
@@ -172,41 +146,11 @@ class Learning:
             results.append(self._train(polish, expert, theta, shards, limits.now))
         return results, limits
 
-    def _followed_by_nearest(
-        self,
-        expert: Expert,
-        shards: Placement[Shard],
-        part: list[TrainingResult],
-        limits: Limits,
-    ) -> tuple[list[TrainingResult], bool]:
-        """Go on by nearest rows from where a part has led, if rows held out are then predicted better.
-
-        Tells also whether that is enough: where they are predicted far better, the part has not seen
-        what is small in the function, and nearest rows should begin by themselves.
-        """
-        change = next(iter(self.algorithm.refinements()), None)
-        if not part or change is None or change.algorithm is None:
-            return part, False
-        theta, goes_on = part[-1].parameters, change.algorithm
-        with telling("theta", lambda told: told.get("theta", theta)):
-            found = self._train(
-                goes_on, expert, theta, shards, limits.now, tolerance=Algorithm.tolerance
-            )
-        doing("measuring what was learnt on rows held out")
-        new, old = (score(one, shards, self.seed) for one in (found.parameters, theta))
-        better = new.beats(old, 0.0)
-        return [*part, found] if better else part, not new.beats(old, ERRORS)
-
     def _refined(
-        self,
-        expert: Expert,
-        shards: Placement[Shard],
-        first: TrainingResult,
-        limits: Limits,
-        part: list[TrainingResult],
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
     ) -> tuple[list[TrainingResult], Limits]:
-        """Take what a part has led to, or those steps by which rows held out are predicted better."""
-        results, last, theta = [], self.algorithm, first.parameters
+        """Take those steps of further training by which rows held out are predicted better."""
+        results, last = [], self.algorithm
         doing("measuring what was learnt on rows held out")
         best = score(theta, shards, self.seed)
         for change in self.algorithm.refinements():
@@ -221,24 +165,7 @@ class Learning:
             if new.beats(best, ERRORS if change.lifts else 0.0):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
-        if part and score(part[-1].parameters, shards, self.seed).beats(best, 0.0):
-            return part, Limits(limits.now | limits.free, limits.free)
         return results, limits
-
-    def _by_likelihood_of_part(
-        self, expert: Expert, shards: Placement[Shard]
-    ) -> list[TrainingResult]:
-        """Learn θ of one exact GP anew from the likelihood of a part of its rows.
-
-        Nearest rows see what is small in a function, and a cap on the signal keeps them safe. The
-        likelihood of a few thousand rows sees what is slow, and may find a signal far above that cap.
-        """
-        share = PARTS * _share_of_first(expert, shards)
-        if share >= 1.0 or sum(sample.counts(shards)) > 1 or not self.search:
-            return []
-        some = sample.sampled(shards, share, self.seed)
-        anew = replace(self, algorithm=Fact())
-        return anew._from_part(expert, some, anew._limits(some))
 
     def _without_bounds(
         self,

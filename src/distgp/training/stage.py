@@ -27,44 +27,9 @@ LARGEST_SIGNAL = 1.0
 """The largest signal variance of a named kernel, in units of the target's variance. Beyond it, where
 columns nearly repeat each other, the variance runs away with the lengthscales for next to nothing, and
 the model extrapolates without limit along directions in which its rows hardly vary."""
-LEAST_NOISE = 1e-8
-"""The floor of the noise in units of the target's variance, once it is lifted."""
 SHORTER = 0.7
 """The most probable lengthscale of few rows, in units of that which training starts from, √d by default.
 Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
-MANY = 1.5
-"""Training begins with a part of the rows where there are so many times more."""
-PART_TOLERANCE = 5e-5
-"""Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
-and where it goes on with all of them: 0.1 nats of 2,000 rows."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
-LARGEST_SIGNAL = 1.0
-"""The largest signal variance of a named kernel, in units of the target's variance. Beyond it, where
-columns nearly repeat each other, the variance runs away with the lengthscales for next to nothing, and
-the model extrapolates without limit along directions in which its rows hardly vary."""
-LEAST_NOISE = 1e-8
-"""The floor of the noise in units of the target's variance, once it is lifted."""
-SHORTER = 0.7
-"""The most probable lengthscale of few rows, in units of that which training starts from, √d by default.
-Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
-MANY = 1.5
-"""Training begins with a part of the rows where there are so many times more."""
-PART_TOLERANCE = 5e-5
-"""Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
-and where it goes on with all of them: 0.1 nats of 2,000 rows."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
-SHORTER = 0.7
-"""The most probable lengthscale of few rows, in units of that which training starts from, √d by default.
-Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
-MANY = 1.5
-"""Training begins with a part of the rows where there are so many times more."""
-PART_TOLERANCE = 5e-5
-"""Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
-and where it goes on with all of them: 0.1 nats of 2,000 rows."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
 SEARCHED = (1.0, 0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start."""
 

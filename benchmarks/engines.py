@@ -2,11 +2,9 @@
 
 The demo's data on both engines, in turns: seconds per round of pooled training (two threads in one
 process against two Ray workers of one thread each), and the bytes that each round sends and brings.
-Then fit and prediction against M, and the costs per row and round from which docs/engines.md works out
-a large cluster.
+Then fit and prediction against M, and the costs per row and round.
 
     python benchmarks/engines.py           writes benchmarks/results/engines.csv
-    python benchmarks/engines.py --page    writes the tables into docs/engines.md, and measures nothing
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from _measure import read_csv, table_in_page, write_csv
+from _measure import write_csv
 
 import distgp
 from distgp.cli.commands import make_data
@@ -30,7 +28,6 @@ from experiments.draws import random_shards
 from experiments.study import seconds
 
 RESULTS = Path(__file__).parent / "results" / "engines.csv"
-PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 
 
 def placed_on(engine: Engine, n: int, M: int) -> Placement[Shard]:
@@ -112,53 +109,10 @@ def costs(sizes: list[int]) -> list[dict]:
     return found
 
 
-def page() -> None:
-    rows = read_csv(RESULTS)
-    overheads, experts, prices = (
-        [row for row in rows if row["table"] == name] for name in ("overhead", "experts", "costs")
-    )
-    lines = [
-        "| rows | local, ms per round | Ray, ms per round | ratio | bytes per round |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {int(row['n']):,} | {float(row['local_ms']):,.0f} | {float(row['ray_ms']):,.0f} "
-            f"| {float(row['ratio']):.2f} | {float(row['bytes_per_round']) / 1e6:.2f} MB |"
-            for row in overheads
-        ),
-    ]
-    table_in_page(PAGE, "overhead", lines)
-    lines = [
-        "| M | fit, s | predict, s | predictions, MB | all else, MB |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for row in experts:
-        sent = {k: float(v) / 1e6 for k, v in row.items() if k.startswith("bytes_") and v}
-        sent.pop("bytes_per_round", None)
-        brought = sent.pop("bytes_predictions")
-        lines.append(
-            f"| {int(row['M']):,} | {float(row['fit_s']):.1f} | {float(row['predict_s']):.2f} "
-            f"| {brought:.1f} | {sum(sent.values()):.1f} |"
-        )
-    table_in_page(PAGE, "experts", lines)
-    lines = [
-        "| m | conditioning, µs per row | one evaluation of the bound with its gradient, µs per row |",
-        "| --- | --- | --- |",
-        *(
-            f"| {row['m']} | {float(row['condition_us']):.1f} | {float(row['gradient_us']):.1f} |"
-            for row in prices
-        ),
-    ]
-    table_in_page(PAGE, "costs", lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a cluster costs, and what it carries")
     parser.add_argument("--quick", action="store_true", help="few rows, for a look")
-    parser.add_argument("--page", action="store_true", help="write the tables and measure nothing")
     options = parser.parse_args()
-    if options.page:
-        page()
-        return
     quick = options.quick
     local = LocalEngine()
     with RayEngine(workers=2) as cluster:

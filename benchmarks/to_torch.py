@@ -37,24 +37,15 @@ def in_pairs(Z: np.ndarray, apart: float) -> np.ndarray:
 
 def cases(X: np.ndarray) -> dict[str, tuple[Kernel, float, np.ndarray]]:
     few, many = X[:60], X[:80]
-    away = np.concatenate([X[:40], X[:40] + 20.0])
-    smooth = RBF([1.0, 1.0])
     return {
         "Matérn-5/2, noise 0.02, m = 60": (Matern52([1.0, 1.0]), 0.02, few),
-        "RBF, noise 0.02, m = 60": (smooth, 0.02, few),
-        "RBF, lengthscale 3, noise 1e-6, m = 80": (RBF([3.0, 3.0]), 1e-6, many),
+        "RBF, noise 0.02, m = 60": (RBF([1.0, 1.0]), 0.02, few),
         "RBF, lengthscale 10, noise 1e-6, m = 80": (RBF([10.0, 10.0]), 1e-6, many),
-        "RBF, noise 1e-6, inducing inputs in pairs 1e-9 apart": (
-            smooth,
-            1e-6,
-            in_pairs(many, 1e-9),
-        ),
-        "Matérn-5/2, noise 1e-6, in pairs 1e-7 apart": (
+        "Matérn-5/2, noise 1e-6, inducing inputs in pairs 1e-7 apart": (
             Matern52([1.0, 1.0]),
             1e-6,
             in_pairs(many, 1e-7),
         ),
-        "RBF, noise 1e-6, half of them where no rows are": (smooth, 1e-6, away),
     }
 
 

@@ -32,11 +32,10 @@ ROWS, POINTS = problem(240, 2), problem(20, 2, seed=1).X
 INDUCING = problem(12, 2, seed=2).X
 FITS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("fit", "exact", {}),
-    ("fit, n_inducing a number", "sparse", {"n_inducing": 12}),
-    ("fit, n_inducing an array", "sparse", {"n_inducing": INDUCING.numpy()}),
-    ("fit, n_inducing a number", "nearest", {"n_inducing": 12}),
-    ("fit, n_inducing 0", "nearest", {"n_inducing": 0}),
-    ("fit_parquet, n_inducing an array", "sparse", {"n_inducing": INDUCING.numpy()}),
+    ("fit", "sparse", {"n_inducing": 12}),
+    ("fit with n_inducing=Z", "sparse", {"n_inducing": INDUCING.numpy()}),
+    ("fit", "nearest", {"n_inducing": 12}),
+    ("fit_parquet with n_inducing=Z", "sparse", {"n_inducing": INDUCING.numpy()}),
 )
 
 
@@ -150,20 +149,16 @@ def table(head: str, cells: dict[tuple[str, str], list[str]]) -> list[str]:
 
 
 def tables(found: list[Step]) -> dict[str, list[str]]:
-    """Make the tables of the page, by their marks."""
+    """Make the tables of the page, by their marks: the kinds, and which of them leave the workers."""
     cells: dict[str, dict[tuple[str, str], list[str]]] = {}
     for step in found:
-        own = cells.setdefault(step.stage, {}).setdefault((step.name, step.expert), [])
-        own += [kinds(step.sent), kinds(step.received)]
-    both = {key: [*own, cells["predicting"][key][1]] for key, own in cells["combining"].items()}
+        cells.setdefault(step.stage, {})[step.name, step.expert] = [kinds(step.received)]
+    both = {key: [*own, *cells["predicting"][key]] for key, own in cells["combining"].items()}
     return {
-        "kinds": ["| kind | what it is |", "| --- | --- |"]
-        + [f"| {kind} | {covers} |" for kind, covers in KINDS.items()],
-        "training": table("| training | experts | sent | back |", cells["training"]),
-        "aggregation": table(
-            "| aggregator | experts | combining: sent | combining: back | predicting: back |", both
-        ),
-        "all else": table("| step | experts | sent | back |", cells["all else"]),
+        "kinds": [f"- **{kind}**: {covers}" for kind, covers in KINDS.items()],
+        "training": table("| training | experts | leaves the workers |", cells["training"]),
+        "aggregation": table("| aggregator | experts | combining | predicting |", both),
+        "all else": table("| step | experts | leaves the workers |", cells["all else"]),
     }
 
 

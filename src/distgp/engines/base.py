@@ -41,26 +41,26 @@ OTHER = "other"
 SETTINGS = "settings"
 KINDS: Mapping[str, str] = MappingProxyType(
     {
-        "rows": "inputs with their targets, and the rows' numbers, weights and noise",
-        "inputs": "inputs of rows, without their targets",
+        "rows": "inputs with targets, row numbers, weights and noise",
+        "inputs": "inputs of rows, without targets",
         "categories": "the distinct values of a column of text",
         "counts": "numbers of rows and of experts",
         "moments": "sums, means and products of columns over all rows of a worker",
-        "sums": "sums over all rows of a shard of functions of each row, and what is made of them alone",
-        "gradients": "values of the objective over all rows of a shard, and their derivatives",
-        "parameters": "θ: kernel, noise, inducing inputs in training; and what training keeps beside it",
-        "inducing": "inducing inputs, or central ones, that have been chosen",
+        "sums": "sums over all rows of a shard, and what is computed from them alone",
+        "gradients": "the objective over all rows of a shard, and its derivatives",
+        "parameters": "θ (kernel, noise, inducing inputs in training) and the state of training",
+        "inducing": "inducing or central inputs that have been chosen",
         "means": "coefficients of experts' means; for exact experts one per row",
         "factors": "factorised kernel matrices of an expert's rows",
-        "solve": "vectors of a solve with all rows' kernel matrix, from which targets can be computed",
-        "basis": "functions that sums are taken on",
+        "solve": "vectors from which targets can be computed, in a solve with all rows",
+        "basis": "kernel functions that sums are taken on",
         "weights": "the experts' weights in a combination",
-        "points": "inputs at which something is asked of the experts",
+        "points": "inputs to predict at",
         "predictions": "means, variances and covariances at points",
-        "projections": "experts' means at points as combinations of values of f",
+        "projections": "experts' means at points, as combinations of values of f",
         "distances": "distances and correlations between points and rows, and places of rows",
-        SETTINGS: "numbers, names and options that tell a worker what to do",
-        OTHER: "anything that does not say what it is",
+        SETTINGS: "options that tell a worker what to do",
+        OTHER: "anything without a kind of its own",
     }
 )
 """All kinds, each with a description of what it covers."""

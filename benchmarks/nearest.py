@@ -322,13 +322,13 @@ def truth_table(rows: list[dict[str, str]]) -> list[str]:
 def trained_table(rows: list[dict[str, str]]) -> list[str]:
     """Nearest rows beside the sparse default, one problem a line."""
     models, names = ("nearest", "sparse default"), ("error", "seconds")
-    cells = {(r["model"], r["n"], r["d"], r["lengthscale"]): r for r in rows}
+    cells = {(r["model"], (r["n"], r["d"], r["lengthscale"])): r for r in rows}
     lines = []
-    for (model, *key), r in cells.items():
+    for (model, key), r in cells.items():
         if model == "nearest":
             length = float(r["lengthscale"])
             problem = f"d = {r['d']}, ℓ = {length:g}" if length else "Friedman's"
-            both = [number(cells[m, *key][name]) for name in names for m in models]
+            both = [number(cells[m, key][name]) for name in names for m in models]
             lines.append([f"{int(r['n']):,}", problem, *both])
     head = [f"{name}, {m}" for name in names for m in ("nearest", "sparse")]
     return table(["rows", "function", *head], lines)

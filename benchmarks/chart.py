@@ -1,4 +1,4 @@
-"""The chart of docs/choosing.md: what to write, from what is known of the rows. Takes a second.
+"""The chart of docs/using.md: what to write, from what you know of the rows. Takes a second.
 
     python benchmarks/chart.py [--out FILE]    writes docs/chart.png
 
@@ -50,10 +50,10 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "Where do the rows\nto come lie?",
+        "Where do new rows\nlie?",
         (
             ("between the old ones", "nothing"),
-            ("beyond them, such as\nnext year's", 'validation="last"'),
+            ("later, such as\nnext year", 'validation="last"'),
             (
                 "in groups that were\nnever seen",
                 'validation="groups"  and\ngp.fit(X, y, groups=…)',
@@ -61,7 +61,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "What is known of\nthe function?",
+        "What do you know of\nthe function?",
         (
             ("nothing", "nothing"),
             ("it is smooth", 'expert="sparse"'),
@@ -73,8 +73,8 @@ QUESTIONS = (
     Question(
         "Must intervals hold,\nwhatever the model?",
         (
-            ("no, about right will do", "nothing"),
-            ("yes, over all rows", 'calibrate="conformal"'),
+            ("no, roughly is enough", "nothing"),
+            ("yes, on average", 'calibrate="conformal"'),
             ("yes, in each group", 'calibrate="mondrian"  and\ngp.fit(X, y, groups=…)'),
         ),
     ),
@@ -105,7 +105,7 @@ def begin(ax: Axes) -> float:
     code = "gp = distgp.DistributedGPRegressor().fit(X, y)"
     ax.text(WIDTH / 2, 11.3, code, ha="center", size=12.5, family="monospace", **MIDDLE)
     why = (
-        "It holds out rows, tries a few ways to fit on them, and takes the best.\n"
+        "It fits the exact GP of all rows if it can, or else the best of a few ways on held-out rows.\n"
         "Go on only where you know something that the rows do not show."
     )
     ax.text(WIDTH / 2, 17.2, why, ha="center", size=11, linespacing=1.3, **MIDDLE)
@@ -146,8 +146,8 @@ def chart() -> Figure:
     for question in QUESTIONS:
         arrow(ax, (across, end), (across, end + BREAK))
         end = asked(ax, question, end + BREAK)
-    said = "The words go into the brackets of DistributedGPRegressor(…); several may stand there together."
-    after = "Afterwards, print(gp.choice_) shows what was tried, and print(gp.summary()) what was found."
+    said = "Write these between the brackets of DistributedGPRegressor(…). You can combine them."
+    after = "Afterwards, print(gp.choice_) shows what distgp tried, and print(gp.summary()) what it found."
     ax.text(WIDTH / 2, end + 6.5, f"{said}\n{after}", ha="center", size=10.5, **MIDDLE)
     return figure
 

@@ -8,7 +8,7 @@ deviation. The tables were in view when the defaults were made.
 
     python benchmarks/exact.py [--data FOLDER] [--device cuda] [--tables kin40k …] [--splits 0 1 2]
     python benchmarks/exact.py --solve [--device cuda]     the exact mean of 10⁵ and 10⁶ rows, by iterations
-    python benchmarks/exact.py --page                      writes the tables into docs/exact.md
+    python benchmarks/exact.py --page                      writes a table into docs/experts.md
 
 Each run is one line of the CSV as soon as it is done; lines that are there are not run again.
 """
@@ -35,7 +35,7 @@ from distgp.kernels.prior import prior_draws
 from distgp.training import Fact, train
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "exact.md"
+PAGE = Path(__file__).parents[1] / "docs" / "experts.md"
 MORE, MORE_OF_MANY, MANY = 20, 10, 20_000
 """Evaluations by which the reference goes on from the default, and those of so many rows or more."""
 DRAWS = 32
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.page:
-        return page()
+        return page(RESULTS, PAGE)
     results = Results(given.out or RESULTS / f"exact-{given.device}.csv", given.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,45 +168,25 @@ def main() -> None:
     return None
 
 
-def page() -> None:
-    """Write the tables of all CSVs into the page."""
-    head = ["table, split", "rows, columns", "RMSE", "NLPD", "90 % cover", "seconds"]
-    head += ["NLPD of the reference", "default less reference"]
-    lines = ["| " + " | ".join(head) + " |"]
-    lines += ["| --- " * 8 + "|"]
-    rows = [row for row in read_csv(RESULTS / "exact-cuda.csv") if not row.get("error")]
-    found = {(row["table"], row["split"], row["method"]): row for row in rows if row.get("split")}
-    for (table, split, method), row in found.items():
-        if method != "default":
-            continue
-        other = found.get((table, split, "reference"))
-        less = "" if other is None else f"{float(row['nlpd']) - float(other['nlpd']):+.3f}"
-        exact = "" if other is None else f"{float(other['nlpd']):.3f}"
-        cells = [f"{table}, {split}", f"{int(row['n']):,}, {row['d']}", f"{float(row['rmse']):.3g}"]
-        cells += [
-            f"{float(row['nlpd']):.3f}",
-            f"{float(row['cover']):.3f}",
-            f"{float(row['fit']):.0f}",
-        ]
-        lines.append("| " + " | ".join([*cells, exact, less]) + " |")
-    table_in_page(PAGE, "exact", lines)
-    solves = [
-        "| rows | columns | products | last change, posterior sd | seconds |",
-        "| --- " * 5 + "|",
-    ]
-    solves += [
-        f"| {int(r['n']):,} | {r['d']} | {r['iterations']} | {float(r['change']):.2g} | "
-        f"{float(r['fit']):.1f} |"
-        for r in rows
-        if r["method"] == "solve"
-    ]
-    table_in_page(PAGE, "solves", solves)
-    cores = [
-        f"{row['table']}: {row['way']}, NLPD {float(row['nlpd']):.3f}, RMSE {float(row['rmse']):.3g}, "
-        f"fitted in {float(row['fit']):.0f} s on two cores ({row['on']})."
-        for row in read_csv(RESULTS / "exact-cpu.csv")
-    ]
-    table_in_page(PAGE, "cores", cores)
+def page(folder: Path, path: Path) -> None:
+    """Write the default beside the reference into the page, one line a table."""
+    rows = [row for row in read_csv(folder / "exact-cuda.csv") if row.get("split")]
+    nlpd = {(r["table"], r["split"], r["method"]): float(r["nlpd"]) for r in rows if r["nlpd"]}
+    head = "| table | rows, columns | NLPD | seconds | NLPD less the reference's |"
+    lines = [head, "| --- " * 5 + "|"]
+    for row in rows:
+        if (row["split"], row["method"]) == ("0", "default"):
+            name, size = row["table"], f"{int(row['n']):,}, {row['d']}"
+            less = [
+                f"{round(value - nlpd[name, split, 'reference'], 3) + 0.0:+.3f}"
+                for (table, split, method), value in nlpd.items()
+                if (table, method) == (name, "default")
+            ]
+            first = f"{nlpd[name, '0', 'default']:.3f}"
+            lines.append(
+                f"| {name} | {size} | {first} | {float(row['fit']):.0f} | {', '.join(less)} |"
+            )
+    table_in_page(path, "exact", lines)
 
 
 if __name__ == "__main__":

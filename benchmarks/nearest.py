@@ -13,8 +13,8 @@ real     The four real tasks, random 80/20 split (of traffic one row an hour), o
 cost     Seconds and peak memory against n, k, m and the number N of predicted rows, one at a time.
 
 Synthetic functions are draws of 2,048 random Fourier features of a Matérn-5/2 kernel with unit signal
-variance on [−1, 1]^d, noise 0.2; "error" is the latent RMSE in units of the noise. `--page` writes the
-tables into docs/nearest.md, between its marks.
+variance on [−1, 1]^d, noise 0.2; "error" is the latent RMSE in units of the noise. `--page` writes
+the tables of `truth` and `trained` into docs/experts.md, between its marks; all figures are in results/.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ COSTS = (10_000, 100_000, 1_000_000, 10_000_000)
 SVGP_SECONDS = 20.0
 """Time that SVGP gets on the real tasks: on an H200 ten times what nearest rows take."""
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "experts.md"
+SHOWN = (
+    *(f"nearest, k = {k}, m = {m}" for k, m in ((50, 0), (200, 0), (200, 1024))),
+    *(f"{name}, M = 30" for name in ("grbcm", "npae", "two-level")),
+    "pooled, m = 1,024",
+)
+"""The models of `truth` that the page shows."""
 Row = dict[str, object]
 
 
@@ -291,17 +298,10 @@ def job(n: int, k: int, m: int, N: int, device: str, d: int) -> Row:
 
 
 def page(folder: Path, path: Path) -> None:
-    """Write the tables into the page, between its marks; its text stays."""
-
-    def rows(part: str, device: str = "cuda") -> list[dict[str, str]]:
-        return read_csv(folder / f"nearest-{part}-{device}.csv")
-
-    table_in_page(path, "truth", truth_table(rows("truth")))
-    table_in_page(path, "known", known_table(rows("known")))
-    table_in_page(path, "trained", trained_table(rows("trained")))
-    for device in ("cpu", "cuda"):
-        table_in_page(path, f"real {device}", real_table(rows("real", device)))
-        table_in_page(path, f"cost {device}", cost_table(rows("cost", device)))
+    """Write the tables of `truth` and `trained` into the page, between its marks; its text stays."""
+    parts = {"truth": truth_table, "trained": trained_table}
+    for part, made in parts.items():
+        table_in_page(path, part, made(read_csv(folder / f"nearest-{part}-cuda.csv")))
 
 
 def table(head: list[str], lines: list[list[str]]) -> list[str]:
@@ -309,71 +309,29 @@ def table(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def number(text: str) -> str:
-    return f"{float(text):.3g}" if text else ""
+    return f"{float(text):.3g}"
 
 
 def truth_table(rows: list[dict[str, str]]) -> list[str]:
-    cells = {(r["model"], r["d"], r["lengthscale"]): r for r in rows}
-    head = ["", *(f"d = {d}, ℓ = {length:g}: error, W2" for d, length in PROBLEMS)]
-
-    def pair(model: str, d: int, length: float) -> str:
-        row = cells.get((model, str(d), str(length)))
-        return "" if row is None else f"{number(row['error'])}, {number(row['w2'])}"
-
-    models = dict.fromkeys(row["model"] for row in rows)
-    return table(head, [[m, *(pair(m, d, length) for d, length in PROBLEMS)] for m in models])
-
-
-def known_table(rows: list[dict[str, str]]) -> list[str]:
-    by_k: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for r in rows:
-        by_k.setdefault((r["d"], r["lengthscale"], r["k"]), []).append(r)
-    lines = [
-        [f"d = {d}, ℓ = {float(length):g}", k]
-        + [", ".join(number(r[name]) for r in some) for name in ("error", "nlpd")]
-        + [number(min((r["predict_us"] for r in some), key=float))]
-        for (d, length, k), some in by_k.items()
-    ]
-    return table(["problem", "k", "error, three draws", "NLPD", "µs per point"], lines)
+    """The distances of some of the models, one problem a column."""
+    w2 = {(r["model"], r["d"], r["lengthscale"]): number(r["w2"]) for r in rows}
+    head = ["", *(f"d = {d}, ℓ = {length:g}" for d, length in PROBLEMS)]
+    return table(head, [[m, *(w2[m, str(d), str(ell)] for d, ell in PROBLEMS)] for m in SHOWN])
 
 
 def trained_table(rows: list[dict[str, str]]) -> list[str]:
+    """Nearest rows beside the sparse default, one problem a line."""
+    models, names = ("nearest", "sparse default"), ("error", "seconds")
+    cells = {(r["model"], (r["n"], r["d"], r["lengthscale"])): r for r in rows}
     lines = []
-    for r in rows:
-        friedman_row = float(r["lengthscale"]) == 0
-        problem = "Friedman" if friedman_row else f"d = {r['d']}, ℓ = {float(r['lengthscale']):g}"
-        spread = "" if friedman_row else f"{number(r['shortest'])} – {number(r['longest'])}"
-        own = [number(r[name]) for name in ("error", "nlpd", "cover", "seconds")]
-        found = spread if r["shortest"] else ""
-        lines.append([f"{int(r['n']):,}", problem, r["model"], *own, found])
-    head = ["n", "problem", "model", "error", "NLPD", "90 % cover", "seconds", "lengthscales"]
-    return table(head, sorted(lines, key=lambda line: (len(line[0]), *line[:2])))
-
-
-def real_table(rows: list[dict[str, str]]) -> list[str]:
-    names = ("rmse", "nlpd", "cover", "seconds")
-    lines = [[r["task"], r["model"], *(number(r[name]) for name in names)] for r in rows]
-    return table(["task", "model", "RMSE", "NLPD", "90 % cover", "seconds"], lines)
-
-
-def cost_table(rows: list[dict[str, str]]) -> list[str]:
-    """The jobs, and after each block the slope of log time against the log of what was varied."""
-    lines = []
-    for varied in dict.fromkeys(r["varied"] for r in rows):
-        block = [r for r in rows if r["varied"] == varied]
-        for r in block:
-            sizes = [f"{int(r[name]):,}" for name in ("n", "k", "m", "N")]
-            lines.append(
-                [*sizes, *(f"{float(r[c]):.3g}" for c in ("fit_s", "predict_s", "peak_gb"))]
-            )
-        if len(block) > 1:
-            x = np.log([float(r[varied]) for r in block[-2:]])
-            slopes = [
-                f"slope {np.diff(np.log([float(r[c]) for r in block[-2:]]))[0] / np.diff(x)[0]:.2f}"
-                for c in ("fit_s", "predict_s")
-            ]
-            lines.append([f"*in {varied}*", "", "", "", *slopes, ""])
-    return table(["n", "k", "m", "N", "fit, s", "predict, s", "peak GB"], lines)
+    for (model, key), r in cells.items():
+        if model == "nearest":
+            length = float(r["lengthscale"])
+            problem = f"d = {r['d']}, ℓ = {length:g}" if length else "Friedman's"
+            both = [number(cells[m, key][name]) for name in names for m in models]
+            lines.append([f"{int(r['n']):,}", problem, *both])
+    head = [f"{name}, {m}" for name in names for m in ("nearest", "sparse")]
+    return table(["rows", "function", *head], lines)
 
 
 def main() -> None:
@@ -394,7 +352,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.page:
-        page(RESULTS, Path(__file__).parents[1] / "docs" / "nearest.md")
+        page(RESULTS, PAGE)
         return
     if options.part is None:
         parser.error("give --part or --page")

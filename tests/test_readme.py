@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import exact
 import home
 import nearest
 import numpy as np
@@ -57,12 +58,13 @@ def test_no_figure_is_of_a_split_that_leaks(name):
             assert int(row["n"]) == 32_460
 
 
-def test_a_benchmark_writes_its_tables_and_leaves_the_text(tmp_path):
-    text = (README.parent / "docs" / "nearest.md").read_text(encoding="utf-8")
-    page = tmp_path / "nearest.md"
-    page.write_text(text.replace("# Nearest rows", "# Another title", 1), encoding="utf-8")
-    nearest.page(RESULTS, page)
-    assert page.read_text(encoding="utf-8") == text.replace("# Nearest rows", "# Another title", 1)
+@pytest.mark.parametrize("benchmark", [exact, nearest])
+def test_a_benchmark_writes_its_tables_and_leaves_the_text(benchmark, tmp_path):
+    text = benchmark.PAGE.read_text(encoding="utf-8").replace("# Experts", "# Another title", 1)
+    page = tmp_path / "experts.md"
+    page.write_text(text, encoding="utf-8")
+    benchmark.page(RESULTS, page)
+    assert page.read_text(encoding="utf-8") == text and "# Another title" in text
 
 
 def test_boosting_has_a_spread_for_every_row():

@@ -1,13 +1,15 @@
-"""How does the cost grow with the number of rows, everything else fixed?
+"""How does the cost grow with one thing, everything else fixed?
 
-    python benchmarks/growth.py [--device cuda] [--largest 10000000]    writes a CSV in benchmarks/results
-    python benchmarks/growth.py --page                     writes docs/growth.png and the table beside it
+    python benchmarks/growth.py [--device cuda] [--largest 10000000]    with rows; a CSV in results
+    python benchmarks/growth.py --over d     with columns; or levels of a text, M experts, k neighbours
+    python benchmarks/growth.py --page       writes docs/growth.png and the tables beside it
 
 Known hyperparameters, a smooth function in four columns. Exact experts have 500 rows each, so that their
 number grows with n; sparse ones share m = 128 inducing inputs; nearest rows have k = 64. One evaluation of
-the training objective with gradient, conditioning, and prediction at N = 2,000 points, in seconds.
-The slope is that of log seconds in log n over the last three sizes: 1 where cost is linear, 0 where n
-does not matter.
+the training objective with gradient, conditioning, and prediction at N = 2,000 points, in seconds. Where it
+is not n that grows there are 10,000 rows, and nearest rows are trained with 2,000 targets; only M experts
+have 100 rows each, however many. The slope is that of log seconds in log size over the last three sizes: 1
+where cost is linear, 0 where the size does not matter.
 """
 
 from __future__ import annotations
@@ -15,31 +17,71 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from _measure import processor, read_csv, table_in_page, write_csv
-from limits import step
+from limits import nearest_training, step
 from torch import Tensor
 
 import distgp
 from distgp.aggregation import Ensemble
 from distgp.data import Shard
 from distgp.experts import ExactExpert, Expert, NearestExpert, Parameters, SparseExpert
+from distgp.kernels import Kernel
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
-SHARD, INDUCING, NEIGHBOURS, POINTS, D = 500, 128, 64, 2_000, 4
+INDUCING, POINTS = 128, 2_000
 Row = dict[str, object]
 
 
-def data(n: int, device: str, seed: int = 0) -> Shard:
-    g = torch.Generator(device).manual_seed(seed)
-    X = torch.rand(n, D, generator=g, dtype=torch.float64, device=device) * 2 - 1
+@dataclass(frozen=True)
+class Setting:
+    """The sizes of one measurement: rows, numbers, levels of a text column, rows per expert, neighbours."""
+
+    n: int = 10_000
+    d: int = 4
+    levels: int = 0
+    shard: int = 500
+    k: int = 64
+
+    def kernel(self) -> Kernel:
+        """A kernel with a lengthscale for each number, and one for the text's columns of zeros and ones."""
+        if not self.levels:
+            return 1.0 * distgp.Matern52([0.7] * self.d)
+        shared = (*range(self.d), *[self.d] * self.levels)
+        return 1.0 * distgp.Matern52([0.7] * (self.d + 1), shared=shared)
+
+
+SETTINGS: dict[str, dict[int, Setting]] = {
+    "n": {n: Setting(n=n) for n in (10**power for power in range(3, 8))},
+    "d": {d: Setting(d=d) for d in (5, 10, 20, 50, 100, 200, 500)},
+    "levels": {levels: Setting(levels=levels) for levels in (2, 8, 32, 128, 512)},
+    "M": {M: Setting(n=100 * M, shard=100) for M in (5, 10, 20, 40, 80, 160)},
+    "k": {k: Setting(k=k) for k in (16, 32, 64, 128, 256)},
+}
+STEPS = {
+    "objective_s": "objective and gradient",
+    "condition_s": "condition",
+    "predict_s": "predict",
+}
+LARGEST = {"n": 1_000_000}
+
+
+def data(setting: Setting, device: str, seed: int = 0) -> Shard:
+    g, n = torch.Generator(device).manual_seed(seed), setting.n
+    X = torch.rand(n, setting.d, generator=g, dtype=torch.float64, device=device) * 2 - 1
+    y = torch.sin(3 * X.sum(-1) / setting.d**0.5)
+    if setting.levels:
+        level = torch.randint(setting.levels, (n,), generator=g, device=device)
+        X = torch.cat([X, torch.nn.functional.one_hot(level, setting.levels).to(X)], -1)
+        y = y + 0.5 * torch.cos(level.double())
     noise = torch.randn(n, generator=g, dtype=torch.float64, device=device)
-    return Shard.of(X, torch.sin(3 * X.sum(-1) / 2) + 0.1 * noise)
+    return Shard.of(X, y + 0.1 * noise)
 
 
 def timed(run: Callable[[], object], device: str) -> float:
@@ -56,23 +98,40 @@ def timed(run: Callable[[], object], device: str) -> float:
     return taken
 
 
-def measured(n: int, device: str) -> Iterator[Row]:
-    rows, points = data(n, device), data(POINTS, device, seed=1).X
-    kernel = (1.0 * distgp.Matern52([0.7] * D)).to(device)
+def measured(over: str, size: int, device: str) -> Iterator[Row]:
+    setting = SETTINGS[over][size]
+    rows = data(setting, device)
+    points = data(Setting(POINTS, setting.d, setting.levels), device, seed=1).X
+    kernel = setting.kernel().to(device)
     theta, sparse = Parameters.of(kernel, 0.01), Parameters.of(kernel, 0.01, points[:INDUCING])
-    pieces = [
-        Shard.of(*part) for part in zip(rows.X.split(SHARD), rows.y.split(SHARD), strict=True)
-    ]
-    halves = [Shard.of(*part) for part in zip(rows.X.chunk(2), rows.y.chunk(2), strict=True)]
+    pieces, halves = in_parts(rows, setting.shard), in_parts(rows, (setting.n + 1) // 2)
+    exact, near = ExactExpert(), NearestExpert(n_neighbors=setting.k)
     cases = {
-        "exact, 500 rows each": (ExactExpert(), theta, pieces, "poe"),
-        "sparse, m = 128": (SparseExpert(), sparse, halves, "pooled"),
-        "nearest, k = 64": (NearestExpert(n_neighbors=NEIGHBOURS), theta, [rows], "nearest"),
+        f"exact, {setting.shard} rows each": (exact, theta, pieces, "poe"),
+        f"exact, {setting.shard} rows each, opt": (exact, theta, pieces, "opt"),
+        f"sparse, m = {INDUCING}": (SparseExpert(), sparse, halves, "pooled"),
+        "nearest" + (f", k = {setting.k}" if over != "k" else ""): (near, theta, [rows], "nearest"),
     }
     for name, (expert, parameters, shards, aggregation) in cases.items():
-        if n <= 10**6 or not name.startswith("exact"):  # 10⁷ rows would hold 40 GB of factors
-            seconds = times(expert, parameters, shards, aggregation, points, device)
-            yield {"n": n, "expert": name, **seconds}
+        if not wanted(over, setting.n, name):
+            continue
+        seconds = times(expert, parameters, shards, aggregation, points, device)
+        if over != "n" and expert is near:
+            training = nearest_training(theta, rows, device, min(setting.k, setting.n - 1)).run
+            seconds = {"objective_s": timed(training, device), **seconds}
+        yield {over: size, "expert": name, **seconds}
+
+
+def wanted(over: str, n: int, name: str) -> bool:
+    """Whether a case says something about this size, and fits: 10⁷ rows would hold 40 GB of factors."""
+    if name.startswith("exact"):
+        return over != "k" and n <= 10**6 and (over == "M") >= name.endswith("opt")
+    return over not in ("M", "k") or (over == "k" and name == "nearest")
+
+
+def in_parts(rows: Shard, size: int) -> list[Shard]:
+    parts = zip(rows.X.split(size), rows.y.split(size), strict=True)
+    return [Shard.of(X, y) for X, y in parts]
 
 
 def times(
@@ -95,10 +154,14 @@ def times(
     return found
 
 
+def file_of(over: str, device: str) -> Path:
+    return RESULTS / (f"growth-{device}.csv" if over == "n" else f"growth-{over}-{device}.csv")
+
+
 def slope(pairs: list[tuple[float, float]]) -> float:
-    """Of log seconds in log n over the last three sizes."""
-    n, s = np.log(np.array(pairs[-3:])).T
-    return float(np.polyfit(n, s, 1)[0])
+    """Of log seconds in log size over the last three sizes."""
+    size, s = np.log(np.array(pairs[-3:])).T
+    return float(np.polyfit(size, s, 1)[0])
 
 
 def page() -> None:
@@ -106,7 +169,7 @@ def page() -> None:
         "| device | expert | step | largest n | seconds there | slope |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    files = [(device, RESULTS / f"growth-{device}.csv") for device in ("cpu", "cuda")]
+    files = [(device, file_of("n", device)) for device in ("cpu", "cuda")]
     files = [(device, file) for device, file in files if file.exists()]
     figure, axes = plt.subplots(
         1, len(files), figsize=(5.5 * len(files), 5.0), squeeze=False, layout="constrained"
@@ -123,7 +186,7 @@ def page() -> None:
                 if not own:
                     continue
                 pairs = [(float(r["n"]), float(r[name])) for r in own]
-                what = {"objective_s": "objective and gradient"}.get(name, name[:-2])
+                what = STEPS[name]
                 panel.loglog(
                     *zip(*pairs, strict=True), style, color=colour, label=f"{expert}: {what}"
                 )
@@ -134,12 +197,31 @@ def page() -> None:
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(DOCS / "growth.png", dpi=130)
     table_in_page(DOCS / "speed.md", "growth", lines)
+    table_in_page(DOCS / "speed.md", "growth others", list(others()))
+
+
+def others() -> Iterator[str]:
+    """Lines of the table of what else grows."""
+    yield "| device | grows | expert | step | largest | seconds there | slope |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for over, device in ((over, device) for over in SETTINGS for device in ("cpu", "cuda")):
+        if over == "n" or not file_of(over, device).exists():
+            continue
+        rows = read_csv(file_of(over, device))
+        for expert in dict.fromkeys(row["expert"] for row in rows):
+            own = [row for row in rows if row["expert"] == expert]
+            for name, what in STEPS.items():
+                pairs = [(float(row[over]), float(row[name])) for row in own if row[name]]
+                if len(pairs) > 1:
+                    said = f"{pairs[-1][0]:,.0f} | {pairs[-1][1]:.3g} | {slope(pairs):.2f}"
+                    yield f"| {device} | {over} | {expert} | {what} | {said} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How does the cost grow with the rows?")
+    parser = argparse.ArgumentParser(description="How does the cost grow?")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--largest", type=int, default=1_000_000)
+    parser.add_argument("--over", default="n", choices=SETTINGS, help="what grows")
+    parser.add_argument("--largest", type=int, help="the largest size; of rows 1,000,000")
     parser.add_argument("--page", action="store_true", help="write the page and measure nothing")
     options = parser.parse_args()
     if options.page:
@@ -149,13 +231,12 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if on_gpu else processor()
     machine += "" if on_gpu else f", {torch.get_num_threads()} threads"
     rows: list[Row] = []
-    n = 1_000
-    while n <= options.largest:
-        for row in measured(n, options.device):
+    largest = options.largest or LARGEST.get(options.over, max(SETTINGS[options.over]))
+    for size in (size for size in SETTINGS[options.over] if size <= largest):
+        for row in measured(options.over, size, options.device):
             rows.append(row | {"machine": machine})
             print(row, flush=True)
-            write_csv(rows, RESULTS / f"growth-{options.device}.csv", options.device)
-        n *= 10
+            write_csv(rows, file_of(options.over, options.device), options.device)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,11 @@ def paths(device: str) -> Iterator[HotPath]:
     yield from predictions(theta, sparse, shards, rows, points, m, k)
 
 
-def nearest_training(theta: Parameters, rows: Shard, device: str) -> HotPath:
+def nearest_training(
+    theta: Parameters, rows: Shard, device: str, k: int = NearestRows().n_neighbors
+) -> HotPath:
     """Targets with their neighbours, as training by nearest rows evaluates them."""
-    T, k = 2_000, NearestRows().n_neighbors
+    T = 2_000
     g = torch.Generator().manual_seed(0)
     index = torch.randint(rows.n, (T, k + 1), generator=g).to(device)
     X, y = rows.X[index], rows.y[index]

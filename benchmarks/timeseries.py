@@ -95,7 +95,8 @@ def page() -> None:
     rows = read_csv(RESULTS)
     lines = ["| | RMSE | NLPD | 90 % cover | seconds |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
-        cells = [f"{float(row[name]):.3g}" for name in ("rmse", "nlpd", "cover", "seconds")]
+        cells = [f"{float(row['rmse']):,.0f}"]
+        cells += [f"{float(row[name]):.3g}" for name in ("nlpd", "cover", "seconds")]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
     table_in_page(PAGE, "table", lines)
 

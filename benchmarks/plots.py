@@ -113,7 +113,6 @@ def pictures() -> Iterator[tuple[str, Figure]]:
     yield "kernels", draws()
     yield "map", mapped()
     X, y = table()
-    few = ["temperature", "hour"]
     train, test, y_train, y_test = X[200:], X[:200], y[200:], y[:200]
     gp = distgp.DistributedGPRegressor(random_state=0).fit(train, y_train)
     yield "prediction", one_input()
@@ -121,8 +120,6 @@ def pictures() -> Iterator[tuple[str, Figure]]:
     yield "partial-dependence", figure_of(plotting.plot_partial_dependence(gp, train))
     yield "relevance", figure_of(plotting.plot_relevance(gp))
     yield "residuals", figure_of(plotting.plot_residuals(gp, test, y_test))
-    residuals = plotting.plot_residuals(gp, test, y_test, few, standardize=True)
-    yield "standardised-residuals", figure_of(residuals)
     yield "calibration", figure_of(plotting.plot_calibration(gp, test, y_test))
     yield "choice", figure_of(plotting.plot_choice(gp))
     yield "training", figure_of(plotting.plot_training(gp))

@@ -5,7 +5,7 @@ machine that each keep one connection and send their next request when the last 
 is `predict` in this process on one core, without a server.
 
     python benchmarks/serving.py            writes benchmarks/results/serving.csv
-    python benchmarks/serving.py --page     writes the table into docs/serving.md
+    python benchmarks/serving.py --page     writes the table into docs/tutorials/serving.md
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from _measure import problem, read_csv, write_csv
+from _measure import problem, read_csv, table_in_page, write_csv
 
 import distgp
 
 RESULTS = Path(__file__).parent / "results" / "serving.csv"
-PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "serving.md"
 FORMS = {"JSON": "application/json", "Arrow": "application/vnd.apache.arrow.stream"}
 
 BEFORE = 3
@@ -120,7 +120,7 @@ def shown(value: float) -> str:
 
 
 def page() -> None:
-    """Write the table into the page, below its mark."""
+    """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
     lines = ["| | clients | p50, ms | p99, ms | requests a second | `predict`, ms |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
@@ -130,14 +130,12 @@ def page() -> None:
         values = (row[k] for k in ("p50_ms", "p99_ms", "requests_per_s", "predict_p50_ms"))
         cells = " | ".join(shown(float(value)) for value in values)
         lines.append(f"| {name} | {row['clients']} | {cells} |")
-    text = PAGE.read_text(encoding="utf-8")
-    head = text[: text.index("<!-- tables -->")]
-    PAGE.write_text(head + "<!-- tables -->\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    table_in_page(PAGE, "table", lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", action="store_true", help="write docs/serving.md and no more")
+    parser.add_argument("--page", action="store_true", help="write the page and no more")
     parser.add_argument("--rows", type=int, default=100_000, help="that the model is fitted to")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

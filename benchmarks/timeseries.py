@@ -5,8 +5,8 @@ by hour: the first 80 % are learnt, the rest is forecast from the time alone. Ke
 in hours as anyone would write them; beside them the same numbers taken for standardised units, a kernel
 without periods, and gradient boosting on hour, weekday and time.
 
-    python benchmarks/timeseries.py --data FOLDER    writes benchmarks/results/timeseries.csv and .png
-    python benchmarks/timeseries.py --page           writes the table into docs/time-series.md
+    python benchmarks/timeseries.py --data FOLDER    writes benchmarks/results/timeseries.csv
+    python benchmarks/timeseries.py --page           writes the table into docs/tutorials/time-series.md
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _measure import read_csv, write_csv
+from _measure import read_csv, table_in_page, write_csv
 from others import figures
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -28,7 +28,7 @@ import distgp
 from distgp.selection.trials import with_spread
 
 RESULTS = Path(__file__).parent / "results" / "timeseries.csv"
-DOCS = Path(__file__).parents[1] / "docs"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "time-series.md"
 PERIODS = "periodic(24) + periodic(168) + matern52"
 DATES = "periodic(24 h) + periodic(1 week) + matern52(columns=when)"
 MODELS: dict[str, dict[str, Any]] = {
@@ -57,12 +57,11 @@ def series(folder: str) -> pd.DataFrame:
 
 
 def run(folder: str, out: Path) -> None:
-    """Fit every model, write the table and a picture of the first week forecast."""
+    """Fit every model and write the table."""
     table = series(folder)
     y, n = table["traffic"].to_numpy(), int(0.8 * len(table))
     hours = ((table["when"] - table["when"].iloc[0]) / pd.Timedelta(hours=1)).to_numpy()[:, None]
     rows: list[Row] = []
-    drawn = None
     for name, options in MODELS.items():
         X: Any = table[["when"]] if "dates" in options else hours
         begin = time.perf_counter()
@@ -80,7 +79,6 @@ def run(folder: str, out: Path) -> None:
         rows.append(row)
         print(row, flush=True)
         write_csv(rows, out, f"cpu, {torch.get_num_threads()} threads")
-        drawn = drawn or (mean, std)
     features = np.column_stack([table["when"].dt.hour, table["when"].dt.weekday, hours[:, 0]])
     begin = time.perf_counter()
     boosting = HistGradientBoostingRegressor(random_state=0)
@@ -90,49 +88,23 @@ def run(folder: str, out: Path) -> None:
     rows.append(row)
     print(row, flush=True)
     write_csv(rows, out, f"cpu, {torch.get_num_threads()} threads")
-    assert drawn is not None
-    picture(table, n, *drawn, out.with_suffix(".png"))
-
-
-def picture(table: pd.DataFrame, n: int, mean: np.ndarray, std: np.ndarray, path: Path) -> None:
-    """The last days learnt and ten days of the forecast."""
-    from matplotlib import pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(7.0, 3.0), layout="constrained")
-    when, y = table["when"], table["traffic"]
-    past, future = slice(n - 4 * 24, n), slice(n, n + 10 * 24)
-    ax.plot(when[past], y[past], ".", color="0.5", ms=3, label="learnt")
-    ax.plot(when[future], y[future], "k.", ms=3, label="came later")
-    some = slice(0, 10 * 24)
-    ax.plot(when[future], mean[some], color="C0", label="forecast")
-    low, high = mean[some] - 1.645 * std[some], mean[some] + 1.645 * std[some]
-    ax.fill_between(when[future], low, high, color="C0", alpha=0.25, label="90 %")
-    ax.set(ylabel="vehicles per hour")
-    ax.legend(
-        ncols=4, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False
-    )
-    figure.autofmt_xdate()
-    figure.savefig(path, dpi=150)
 
 
 def page() -> None:
-    """Write the table into the page, after its mark."""
+    """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
     lines = ["| | RMSE | NLPD | 90 % cover | seconds |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
-        cells = [f"{float(row[name]):.3g}" for name in ("rmse", "nlpd", "cover", "seconds")]
+        cells = [f"{float(row['rmse']):,.0f}"]
+        cells += [f"{float(row[name]):.3g}" for name in ("nlpd", "cover", "seconds")]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")
-    text = (DOCS / "time-series.md").read_text(encoding="utf-8")
-    head = text[: text.index("<!-- table -->")]
-    body = head + "<!-- table -->\n\n" + "\n".join(lines) + "\n"
-    (DOCS / "time-series.md").write_text(body, encoding="utf-8")
-    (DOCS / "time-series.png").write_bytes(RESULTS.with_suffix(".png").read_bytes())
+    table_in_page(PAGE, "table", lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with Metro_Interstate_Traffic_Volume.csv")
-    parser.add_argument("--page", action="store_true", help="write docs/time-series.md and no more")
+    parser.add_argument("--page", action="store_true", help="write the page and no more")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.page:

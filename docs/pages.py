@@ -219,11 +219,6 @@ def notebook(text: str) -> str:
             cells.append(cell | extra | {"source": source.strip().splitlines(keepends=True)})
 
     at = 0
-    if "from experiments" in text:
-        add(
-            "code",
-            'import sys\n\nsys.path.insert(0, "..")  # the folder of the clone, for experiments/',
-        )
     for block in blocks(text):
         add("markdown", _for_notebook(text[at : block.start]))
         at = block.end
@@ -279,5 +274,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))  # tutorials on published data use experiments/download.py
     main()

@@ -79,9 +79,9 @@ def page() -> None:
         for split in ("random", "years")
     }
     said = (
-        f"Largest difference from the coverage asked for: on random splits {worst['normal', 'random']:.3f} before, "
-        f"{worst['conformal', 'random']:.3f} after; by years {worst['normal', 'years']:.3f} before, "
-        f"{worst['conformal', 'years']:.3f} after."
+        "Largest distance from the coverage asked: on random splits "
+        f"{worst['normal', 'random']:.3f} before, {worst['conformal', 'random']:.3f} after; "
+        f"by years {worst['normal', 'years']:.3f} before, {worst['conformal', 'years']:.3f} after."
     )
     table_in_page(PAGE, "intervals", [*lines, "", said])
 

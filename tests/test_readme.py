@@ -3,10 +3,20 @@
 import csv
 from pathlib import Path
 
+import choice
+import contention
+import defaults
+import first_minute
+import gpu
+import growth
 import home
+import intervals
+import jobs
+import limits
 import nearest
 import numpy as np
 import pytest
+import uci
 from matplotlib import pyplot as plt
 from others import boosting, boosting_with_spreads, figures, with_one_spread
 
@@ -63,6 +73,21 @@ def test_a_benchmark_writes_its_tables_and_leaves_the_text(tmp_path):
     page.write_text(text.replace("# Nearest rows", "# Another title", 1), encoding="utf-8")
     nearest.page(RESULTS, page)
     assert page.read_text(encoding="utf-8") == text.replace("# Nearest rows", "# Another title", 1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [choice, contention, defaults, first_minute, gpu, growth, intervals, jobs, limits, uci],
+    ids=lambda script: script.__name__,
+)
+def test_pages_show_the_results(script, tmp_path, monkeypatch):
+    """Writing a benchmark's tables into its page changes nothing: nobody typed a figure there."""
+    text = script.PAGE.read_text(encoding="utf-8")
+    page = tmp_path / script.PAGE.name
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(script, "PAGE", page)
+    script.page()
+    assert page.read_text(encoding="utf-8") == text
 
 
 def test_boosting_has_a_spread_for_every_row():

@@ -174,13 +174,16 @@ def chosen(rows: list[dict[str, str]]) -> list[str]:
         ours = [nlpd(row) for name, row in models.items() if name.startswith("distgp")]
         if len(ours) > 1:
             lost[split] = nlpd(default) - min(ours)
+    ways = [row for row in rows if row["model"].startswith("distgp, ")]
+    fitted = {row["distgp"] for row in ways if row["model"] != "distgp, default"}
     worst = max(lost, key=lost.__getitem__)
     return [
         "| the default took | on |",
         "| --- | --- |",
         *(f"| {way} | {'; '.join(splits)} |" for way, splits in taken.items()),
         "",
-        f"Other ways were fitted on {len(lost)} splits. The default lost most on {worst}: "
+        f"Other ways were fitted on {len(lost)} splits (distgp {', '.join(sorted(fitted))}). "
+        f"The default lost most on {worst}: "
         f"its NLPD is {lost[worst]:.3f} above that of the best way.",
     ]
 
@@ -192,7 +195,19 @@ def wins(rows: list[dict[str, str]]) -> str:
         for _, models in split_rows(rows)
     ]
     won = sum(row["model"] == "distgp, default" for row in found)
-    return f"distgp's default has the lowest NLPD on {won} of these {len(found)} splits."
+    return (
+        f"distgp's default has the lowest NLPD on {won} of these {len(found)} splits. "
+        f"Versions of distgp: {versions(rows)}."
+    )
+
+
+def versions(rows: list[dict[str, str]]) -> str:
+    """The versions that the default was measured with, each with its splits."""
+    found: dict[str, list[str]] = {}
+    for split, models in split_rows(rows):
+        found.setdefault(models["distgp, default"]["distgp"], []).append(split)
+    most, *others = sorted(found, key=lambda version: -len(found[version]))
+    return ", ".join([most, *(f"{one} ({'; '.join(found[one])})" for one in others)])
 
 
 def half(rows: list[dict[str, str]]) -> str:

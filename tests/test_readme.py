@@ -90,6 +90,23 @@ def test_pages_show_the_results(script, tmp_path, monkeypatch):
     assert page.read_text(encoding="utf-8") == text
 
 
+def test_the_lowest_figure_of_each_split_is_bold_and_losses_are_told():
+    """Of two splits the default wins one; on the other its own best way has 0.5 less."""
+    known = {"task": "a", "split": "random", "chosen": "", "distgp": "2"}
+    peers = [known | {"model": name, "nlpd": "2.0"} for name in defaults.PEERS]
+    ours = [known | {"model": "distgp, default", "nlpd": "1.0", "chosen": "exact GP"}]
+    lost = [known | {"model": "distgp, sparse", "nlpd": "2.5", "distgp": "1"}]
+    rows = [*ours, *peers, *(row | {"task": "b"} for row in [*ours, *peers, *lost])]
+    rows[1 + len(peers)]["nlpd"] = "3.0"
+    _, _, first, second = defaults.matrix(rows, "nlpd", True)
+    assert first == "| a, random | **1** | 2 | 2 | 2 | 2 | 2 |"
+    assert second == "| b, random | 3 | **2** | **2** | **2** | **2** | **2** |"
+    assert "the lowest NLPD on 1 of these 2 splits" in defaults.wins(rows)
+    assert defaults.chosen(rows)[2] == "| exact GP | a, random; b, random |"
+    said = "Other ways were fitted on 1 splits (distgp 1). The default lost most on b, random: "
+    assert defaults.chosen(rows)[-1] == f"{said}its NLPD is 0.500 above that of the best way."
+
+
 def test_boosting_has_a_spread_for_every_row():
     """Noise that grows with x: one spread for all rows is too wide here and too narrow there."""
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ out in the same way, boosting also with a second model's standard deviation for 
 
     python benchmarks/defaults.py --data FOLDER      writes benchmarks/results/defaults.csv as it goes;
                                                      --only and --models leave the other rows as they are
-    python benchmarks/defaults.py --page             writes the tables into docs/defaults.md
+    python benchmarks/defaults.py --page             writes the tables into docs/results.md
     python benchmarks/defaults.py --data FOLDER --seeds 10 --only co/years
                                                      ten seeds of the default alone, defaults-seeds.csv
 """
@@ -40,8 +40,16 @@ from experiments.datasets import TASKS
 
 RESULTS = Path(__file__).parent / "results" / "defaults.csv"
 SEEDS = RESULTS.with_name("defaults-seeds.csv")
-PAGE = Path(__file__).parents[1] / "docs" / "defaults.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 SYNTHETIC = {"rough, d = 4": (4, 0.25), "smooth, d = 4": (4, 2.0)}
+PEERS = {
+    "ridge regression": "ridge",
+    "gradient boosting": "boosting",
+    "gradient boosting, spread by row": "boosting 2",
+    "random forest": "forest",
+    "training mean": "mean",
+}
+"""The others, and what the page calls them."""
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Row = dict[str, object]
 
@@ -135,45 +143,94 @@ def measured(kind: str, split: Split, options: argparse.Namespace) -> Iterator[R
         yield from others(kind, split)
 
 
-def glance(rows: list[dict[str, str]]) -> list[str]:
-    """One line per split: the default beside the best of its candidates and the best of the others."""
-    lines = ["| | default | best candidate | best of the others |", "| --- | --- | --- | --- |"]
-    below, splits_ = 0, list(dict.fromkeys((row["task"], row["split"]) for row in rows))
-    for task, kind in splits_:
+def split_rows(rows: list[dict[str, str]]) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
+    """Each split's name, and its rows by their models."""
+    for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
         own = [row for row in rows if (row["task"], row["split"]) == (task, kind)]
-        ours = [row for row in own if row["model"].startswith("distgp")]
-        others = [row for row in own if row not in ours]
-        best, peer = (min(some, key=lambda row: float(row["nlpd"])) for some in (ours, others))
-        name = best["chosen"] or best["model"].removeprefix("distgp, ")
-        below += float(ours[0]["nlpd"]) < float(peer["nlpd"])
-        cells = [f"{float(ours[0]['nlpd']):.3f} ({ours[0]['chosen']})"]
-        cells += [f"{float(best['nlpd']):.3f} ({name})"]
-        cells += [f"{float(peer['nlpd']):.3f} ({peer['model']})"]
-        lines.append(f"| {task}, {kind} | {' | '.join(cells)} |")
+        yield f"{task.removesuffix(', d = 4')}, {kind}", {row["model"]: row for row in own}
+
+
+def matrix(rows: list[dict[str, str]], figure: str, bold: bool) -> list[str]:
+    """One line per split with a figure of every model, the lowest in bold where that is the best."""
+    shown = {"distgp, default": "distgp"} | PEERS
+    lines = [f"| | {' | '.join(shown.values())} |", "| --- " * (1 + len(shown)) + "|"]
+    for split, models in split_rows(rows):
+        values = [float(models[name][figure]) for name in shown]
+        cells = [
+            f"**{value:.3g}**" if bold and value == min(values) else f"{value:.3g}"
+            for value in values
+        ]
+        lines.append(f"| {split} | {' | '.join(cells)} |")
+    return lines
+
+
+def chosen(rows: list[dict[str, str]]) -> list[str]:
+    """The splits of each way that the default took, and the most that it lost to another way."""
+    taken: dict[str, list[str]] = {}
+    lost: dict[str, float] = {}
+    for split, models in split_rows(rows):
+        default = models["distgp, default"]
+        taken.setdefault(default["chosen"], []).append(split)
+        ours = [nlpd(row) for name, row in models.items() if name.startswith("distgp")]
+        if len(ours) > 1:
+            lost[split] = nlpd(default) - min(ours)
+    ways = [row for row in rows if row["model"].startswith("distgp, ")]
+    fitted = {row["distgp"] for row in ways if row["model"] != "distgp, default"}
+    worst = max(lost, key=lost.__getitem__)
     return [
-        *lines,
+        "| the default took | on |",
+        "| --- | --- |",
+        *(f"| {way} | {'; '.join(splits)} |" for way, splits in taken.items()),
         "",
-        f"The default is below all others on {below} of these {len(splits_)} splits.",
+        f"Other ways were fitted on {len(lost)} splits (distgp {', '.join(sorted(fitted))}). "
+        f"The default lost most on {worst}: "
+        f"its NLPD is {lost[worst]:.3f} above that of the best way.",
     ]
+
+
+def wins(rows: list[dict[str, str]]) -> str:
+    """On how many splits the default has the lowest NLPD."""
+    found = [
+        min((models[name] for name in ("distgp, default", *PEERS)), key=nlpd)
+        for _, models in split_rows(rows)
+    ]
+    won = sum(row["model"] == "distgp, default" for row in found)
+    return (
+        f"distgp's default has the lowest NLPD on {won} of these {len(found)} splits. "
+        f"Versions of distgp: {versions(rows)}."
+    )
+
+
+def versions(rows: list[dict[str, str]]) -> str:
+    """The versions that the default was measured with, each with its splits."""
+    found: dict[str, list[str]] = {}
+    for split, models in split_rows(rows):
+        found.setdefault(models["distgp, default"]["distgp"], []).append(split)
+    most, *others = sorted(found, key=lambda version: -len(found[version]))
+    return ", ".join([most, *(f"{one} ({'; '.join(found[one])})" for one in others)])
+
+
+def half(rows: list[dict[str, str]]) -> str:
+    """The covers of the default's 50 % intervals on random splits of real tables."""
+    ours = [row for row in rows if row["model"] == "distgp, default" and row["task"] in TASKS]
+    found = [float(row["cover50"]) for row in ours if row["split"] == "random"]
+    return (
+        "On the random splits of the four real tables, distgp's 50 % intervals cover "
+        f"{min(found):.2f} to {max(found):.2f} of the test rows."
+    )
+
+
+def nlpd(row: dict[str, str]) -> float:
+    return float(row["nlpd"])
 
 
 def page() -> None:
     """Write the tables into the page, between its marks."""
     rows = read_csv(RESULTS)
-    table_in_page(PAGE, "glance", glance(rows))
-    lines = []
-    for task, kind in dict.fromkeys((row["task"], row["split"]) for row in rows):
-        lines += [f"### {task}, {'split by years' if kind == 'years' else 'random split'}", ""]
-        names = ("rmse", "nlpd", "cover", "cover50", "seconds", "choice_s")
-        lines += ["| | RMSE | NLPD | 90 % cover | 50 % cover | seconds | of these the choice |"]
-        lines += ["| --- " * (1 + len(names)) + "|"]
-        for row in rows:
-            if (row["task"], row["split"]) == (task, kind):
-                name = row["model"] + (f" ({row['chosen']})" if row["chosen"] else "")
-                cells = " | ".join(f"{float(row[n]):.3g}" if row[n] else "" for n in names)
-                lines.append(f"| {name} | {cells} |")
-        lines.append("")
-    table_in_page(PAGE, "tables", lines[:-1])
+    table_in_page(PAGE, "nlpd", [*matrix(rows, "nlpd", True), "", wins(rows)])
+    table_in_page(PAGE, "rmse", matrix(rows, "rmse", True))
+    table_in_page(PAGE, "cover", [*matrix(rows, "cover", False), "", half(rows)])
+    table_in_page(PAGE, "chosen", chosen(rows))
     table_in_page(PAGE, "seeds", seeds_table(read_csv(SEEDS)))
 
 

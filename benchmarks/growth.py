@@ -34,7 +34,7 @@ from distgp.experts import ExactExpert, Expert, NearestExpert, Parameters, Spars
 from distgp.kernels import Kernel
 
 RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parents[1] / "docs"
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 INDUCING, POINTS = 128, 2_000
 Row = dict[str, object]
 
@@ -165,56 +165,55 @@ def slope(pairs: list[tuple[float, float]]) -> float:
 
 
 def page() -> None:
-    lines = [
-        "| device | expert | step | largest n | seconds there | slope |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    files = [(device, file_of("n", device)) for device in ("cpu", "cuda")]
-    files = [(device, file) for device, file in files if file.exists()]
+    """Write the picture and the table."""
+    devices = ("cpu", "cuda")
+    found = [read_csv(file) for device in devices if (file := file_of("n", device)).exists()]
+    drawn(found, PAGE.with_name("growth.png"))
+    lines = [f"| | grows | largest | {' | '.join(STEPS.values())} |", "| --- " * 6 + "|"]
+    for over in SETTINGS:
+        for file in (file_of(over, device) for device in devices):
+            lines += lines_of(read_csv(file), over) if file.exists() else []
+    table_in_page(PAGE, "growth", lines)
+
+
+def lines_of(rows: list[dict[str, str]], over: str) -> Iterator[str]:
+    """One line for each expert: seconds at the largest size, and slopes in brackets."""
+    for expert in dict.fromkeys(row["expert"] for row in rows):
+        own = pairs_of(rows, expert, over)
+        cells = [
+            f"{own[name][-1][1]:.3g} ({slope(own[name]):.2f})" if name in own else "–"
+            for name in STEPS
+        ]
+        largest, device = own["predict_s"][-1][0], rows[0]["device"]
+        yield f"| {device}: {expert} | {over} | {largest:,.0f} | {' | '.join(cells)} |"
+
+
+def pairs_of(
+    rows: list[dict[str, str]], expert: str, over: str = "n"
+) -> dict[str, list[tuple[float, float]]]:
+    """Sizes with their seconds, for each step of an expert that was measured."""
+    own = [row for row in rows if row["expert"] == expert]
+    found = {name: [(float(r[over]), float(r[name])) for r in own if r[name]] for name in STEPS}
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def drawn(found: list[list[dict[str, str]]], path: Path) -> None:
+    """Draw seconds against rows, one panel for each device."""
     figure, axes = plt.subplots(
-        1, len(files), figsize=(5.5 * len(files), 5.0), squeeze=False, layout="constrained"
+        1, len(found), figsize=(5.5 * len(found), 5.0), squeeze=False, layout="constrained"
     )
-    for (device, path), panel in zip(files, axes[0], strict=True):
-        rows = read_csv(path)
-        styles = {"objective_s": "o-", "condition_s": "s--", "predict_s": "^:"}
-        colours = dict(
-            zip(dict.fromkeys(r["expert"] for r in rows), ("C0", "C1", "C2"), strict=False)
-        )
-        for expert, colour in colours.items():
-            for name, style in styles.items():
-                own = [r for r in rows if r["expert"] == expert and r[name]]
-                if not own:
-                    continue
-                pairs = [(float(r["n"]), float(r[name])) for r in own]
-                what = STEPS[name]
-                panel.loglog(
-                    *zip(*pairs, strict=True), style, color=colour, label=f"{expert}: {what}"
-                )
-                said = f"{pairs[-1][0]:,.0f} | {pairs[-1][1]:.3g} | {slope(pairs):.2f}"
-                lines.append(f"| {device} | {expert} | {what} | {said} |")
+    styles = {"objective_s": "o-", "condition_s": "s--", "predict_s": "^:"}
+    for rows, panel in zip(found, axes[0], strict=True):
+        experts = dict.fromkeys(row["expert"] for row in rows)
+        for expert, colour in zip(experts, ("C0", "C1", "C2"), strict=False):
+            for name, pairs in pairs_of(rows, expert).items():
+                label = f"{expert}: {STEPS[name]}"
+                panel.loglog(*zip(*pairs, strict=True), styles[name], color=colour, label=label)
         panel.set(title=rows[0]["machine"], xlabel="rows", ylabel="seconds")
         panel.grid(alpha=0.3)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.savefig(DOCS / "growth.png", dpi=130)
-    table_in_page(DOCS / "speed.md", "growth", lines)
-    table_in_page(DOCS / "speed.md", "growth others", list(others()))
-
-
-def others() -> Iterator[str]:
-    """Lines of the table of what else grows."""
-    yield "| device | grows | expert | step | largest | seconds there | slope |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for over, device in ((over, device) for over in SETTINGS for device in ("cpu", "cuda")):
-        if over == "n" or not file_of(over, device).exists():
-            continue
-        rows = read_csv(file_of(over, device))
-        for expert in dict.fromkeys(row["expert"] for row in rows):
-            own = [row for row in rows if row["expert"] == expert]
-            for name, what in STEPS.items():
-                pairs = [(float(row[over]), float(row[name])) for row in own if row[name]]
-                if len(pairs) > 1:
-                    said = f"{pairs[-1][0]:,.0f} | {pairs[-1][1]:.3g} | {slope(pairs):.2f}"
-                    yield f"| {device} | {over} | {expert} | {what} | {said} |"
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
 def main() -> None:

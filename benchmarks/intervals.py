@@ -6,7 +6,7 @@ of the fit, at random or, by years, from the end (`validation="last"`). One mode
 those of its normal distributions, and those with the multiples that calibration found.
 
     python benchmarks/intervals.py --data FOLDER [--only co/years …] [--out FILE]
-    python benchmarks/intervals.py --page            writes the table into docs/intervals.md
+    python benchmarks/intervals.py --page            writes the table into docs/results.md
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import distgp
 from experiments.datasets import TASKS
 
 RESULTS = Path(__file__).parent / "results" / "intervals.csv"
-PAGE = Path(__file__).parents[1] / "docs" / "intervals.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 COVERAGES = (0.5, 0.9, 0.95)
 Row = dict[str, object]
 
@@ -62,14 +62,15 @@ def measured(
 def page() -> None:
     """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
-    head = ["task", "split", "chosen", *(f"{c:.0%}: normal → conformal" for c in COVERAGES)]
+    head = ["", "way taken", *(f"{c:.0%}: normal → conformal" for c in COVERAGES)]
     lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
     for row in rows:
         pairs = [
             f"{float(row[f'normal_{c}']):.3f} → {float(row[f'conformal_{c}']):.3f}"
             for c in COVERAGES
         ]
-        lines.append("| " + " | ".join([row["task"], row["split"], row["chosen"], *pairs]) + " |")
+        split = f"{row['task']}, {row['split']}"
+        lines.append("| " + " | ".join([split, row["chosen"], *pairs]) + " |")
     worst = {
         (kind, split): max(
             abs(float(r[f"{kind}_{c}"]) - c) for r in rows if r["split"] == split for c in COVERAGES
@@ -78,17 +79,17 @@ def page() -> None:
         for split in ("random", "years")
     }
     said = (
-        f"Largest distance from what was asked: on random splits {worst['normal', 'random']:.3f} before, "
-        f"{worst['conformal', 'random']:.3f} after; by years {worst['normal', 'years']:.3f} before, "
-        f"{worst['conformal', 'years']:.3f} after."
+        "Largest distance from the coverage asked: on random splits "
+        f"{worst['normal', 'random']:.3f} before, {worst['conformal', 'random']:.3f} after; "
+        f"by years {worst['normal', 'years']:.3f} before, {worst['conformal', 'years']:.3f} after."
     )
-    table_in_page(PAGE, "table", [*lines, "", said])
+    table_in_page(PAGE, "intervals", [*lines, "", said])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=None, help="folder with the UCI files")
-    parser.add_argument("--page", action="store_true", help="write docs/intervals.md and no more")
+    parser.add_argument("--page", action="store_true", help="write docs/results.md and no more")
     parser.add_argument("--only", nargs="+", default=[], help="such as co/years nox/random")
     parser.add_argument(
         "--time-limit", type=float, default=180.0, help="more than the default on a busy machine"

@@ -253,23 +253,58 @@ def number(text: str) -> str:
     return f"{float(text):.3g}" if float(text) < 1000 else f"{float(text):,.0f}"
 
 
+COLUMNS = {"seconds": "seconds", "rmse": "RMSE", "nlpd": "NLPD", "cover": "90 % cover"}
+NAMES = {"gradient boosting": "boosting", "gradient boosting, spread by row": "boosting 2"}
+"""What the page calls models that have long names."""
+
+
+def named(row: dict[str, str]) -> str:
+    return NAMES.get(row["model"], row["model"])
+
+
+def versions(rows: list[dict[str, str]]) -> str:
+    """A sentence about the version and the machine of all rows, and of models that differ."""
+    models: dict[str, list[str]] = {}
+    for row in rows:
+        models.setdefault(f"{row['distgp']}, {row['machine']}", []).append(named(row))
+    most, *others = sorted(models, key=lambda said: -len(models[said]))
+    but = [f"; {', '.join(dict.fromkeys(models[said]))} with {said}" for said in others]
+    return f"Measured with distgp {most}{''.join(but)}."
+
+
+def shared_notes(rows: list[dict[str, str]]) -> dict[str, str]:
+    """The notes that all rows of a model have."""
+    notes: dict[str, set[str]] = {}
+    for row in rows:
+        notes.setdefault(named(row), set()).add(row.get("note", ""))
+    return {model: found.pop() for model, found in notes.items() if len(found) == 1}
+
+
+def lines_of(rows: list[dict[str, str]]) -> list[str]:
+    """The table: one group of lines for each task."""
+    notes, last = shared_notes(rows), ""
+    said = [f"{model}: {note}." for model, note in notes.items() if note]
+    head = ["task", "model", *COLUMNS.values()]
+    lines = [" ".join([versions(rows), *said]), ""]
+    lines += ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for row in rows:
+        note = "" if named(row) in notes else row.get("note", "")
+        own = ", ".join(filter(None, (row["chosen"], note)))
+        model = named(row) + (f" ({own})" if own else "")
+        task = f"{row['task']} ({int(row['n']):,}×{row['d']})" if row["task"] != last else ""
+        cells = [task, model, *(number(row.get(name, "")) for name in COLUMNS)]
+        lines.append("| " + " | ".join(cells) + " |")
+        last = row["task"]
+    return lines
+
+
 def page() -> None:
+    """Write the tables into the page; boosting, which uses no GPU, stands in the CPU's alone."""
     for device in ("cpu", "cuda"):
-        if not file_of(device).exists():
-            continue
-        lines = [
-            "| task | model | seconds | CPU seconds | RMSE | NLPD | 90 % cover | 50 % cover | "
-            "measured with |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        ]
-        for row in read_csv(file_of(device)):
-            said = ", ".join(filter(None, (row["chosen"], row.get("note"))))
-            name = row["model"] + (f" ({said})" if said else "")
-            task = f"{row['task']} ({int(row['n']):,} × {row['d']})"
-            names = ("seconds", "cpu_s", "rmse", "nlpd", "cover", "cover50")
-            cells = " | ".join(number(row.get(k, "")) for k in names)
-            lines.append(f"| {task} | {name} | {cells} | {row['distgp']}, {row['machine']} |")
-        table_in_page(PAGE, f"jobs {device}", lines)
+        if file_of(device).exists():
+            rows = read_csv(file_of(device))
+            shown = [row for row in rows if device == "cpu" or row["model"] not in NAMES]
+            table_in_page(PAGE, f"jobs {device}", lines_of(shown))
 
 
 MODELS = ("distgp", "boosting", "svgp", "gpboost")

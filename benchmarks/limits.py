@@ -231,20 +231,14 @@ def file_of(device: str) -> Path:
 
 
 def page() -> None:
-    """Write the tables of both devices into the page."""
-    for device in ("cpu", "cuda"):
-        if not file_of(device).exists():
-            continue
-        rows = read_csv(file_of(device))
-        lines = [
-            f"{rows[0]['machine']}; a large product runs at {rows[0]['gflops_per_s']} GFLOP/s.",
-            "",
-            "| path | ms | least, ms | ratio | bound by |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        names = ("path", "ms", "floor_ms", "ratio", "bound_by")
-        lines += ["| " + " | ".join(row[name] for name in names) + " |" for row in rows]
-        table_in_page(PAGE, f"limits {device}", lines)
+    """Write the nearest and the farthest path of both devices into the page."""
+    lines = []
+    for rows in (read_csv(file_of(device)) for device in ("cpu", "cuda")):
+        rate = f"{int(rows[0]['gflops_per_s']):,} GFLOP/s in a large matrix product"
+        rows.sort(key=lambda row: float(row["ratio"]))
+        ends = [f"{float(row['ratio']):.1f} ({row['path']})" for row in (rows[0], rows[-1])]
+        lines.append(f"- {rows[0]['machine']}, {rate}: from {ends[0]} to {ends[1]}.")
+    table_in_page(PAGE, "limits", lines)
 
 
 def main() -> None:

@@ -30,22 +30,47 @@ def test_arrays_stay_as_they_are_in_numbers():
     assert np.array_equal(plain[0], X[:4]) and np.array_equal(plain[2], X[4:])
 
 
-def test_the_seconds_of_all_cores_stand_beside_those_of_the_wall(tmp_path, monkeypatch):
+def test_the_seconds_of_all_cores_stand_beside_those_of_the_wall():
     def busy():
         np.linalg.eigvalsh(np.eye(300))
         yield {"model": "distgp", "seconds": 2.0}
 
     (row,) = jobs.with_cpu(busy())
     assert 0.0 < row["cpu_s"] < 60.0
+
+
+def row_of(task, model, **given):
+    known = {"n": "10", "d": "2", "chosen": "", "note": "", "machine": "one", "distgp": "2"}
+    figures = {"seconds": "2.0", "rmse": "1.0", "nlpd": "0.5", "cover": "0.9"}
+    return known | figures | {"task": task, "model": model} | given
+
+
+def test_a_task_is_one_group_of_lines():
+    rows = [row_of("a", "distgp", chosen="exact GP"), row_of("a", "gradient boosting", cover="")]
+    *_, first, second, third = jobs.lines_of([*rows, row_of("b", "distgp", note="slow")])
+    assert first == "| a (10×2) | distgp (exact GP) | 2 | 1 | 0.5 | 0.9 |"
+    assert second == "|  | boosting | 2 | 1 | 0.5 | – |"
+    assert third == "| b (10×2) | distgp (slow) | 2 | 1 | 0.5 | 0.9 |"
+
+
+def test_what_all_lines_of_a_model_share_is_said_once_above():
+    rows = [row_of(task, "distgp") for task in "ab"]
+    rows += [row_of(task, "SVGP", note="not tuned", distgp="1") for task in "ab"]
+    said, *lines = jobs.lines_of(rows)
+    assert said == "Measured with distgp 2, one; SVGP with 1, one. SVGP: not tuned."
+    assert not any("not tuned" in line or "one" in line for line in lines)
+
+
+def test_pages_show_figures_that_were_measured(tmp_path, monkeypatch):
+    """Boosting uses no GPU and stands in the table of the CPU alone."""
     page = tmp_path / "page.md"
-    page.write_text("<!-- jobs cpu -->\n<!-- end of jobs cpu -->", encoding="utf-8")
+    marks = "".join(f"<!-- jobs {d} -->\n<!-- end of jobs {d} -->\n" for d in ("cpu", "cuda"))
+    page.write_text(marks, encoding="utf-8")
     monkeypatch.setattr(jobs, "PAGE", page)
     monkeypatch.setattr(jobs, "file_of", lambda device: tmp_path / f"{device}.csv")
-    known = {"task": "a", "n": 10, "d": 2, "machine": "one", "chosen": "", "rmse": 1.0, "nlpd": 0.5}
-    jobs.write_csv([known | row | {"cpu_s": 3.5}], tmp_path / "cpu.csv", "cpu")
+    rows = [row_of("a", "distgp"), row_of("a", "gradient boosting")]
+    for device in ("cpu", "cuda"):
+        jobs.write_csv(rows, tmp_path / f"{device}.csv", device)
     jobs.page()
-    assert "| 2 | 3.5 | 1 | 0.5 |" in page.read_text(encoding="utf-8")
-    before = {name: value for name, value in row.items() if name != "cpu_s"}
-    jobs.write_csv([known | before], tmp_path / "cpu.csv", "cpu")  # a file from before
-    jobs.page()
-    assert "| 2 | – | 1 | 0.5 |" in page.read_text(encoding="utf-8")
+    cpu, cuda = page.read_text(encoding="utf-8").split("<!-- end of jobs cpu -->")
+    assert "| boosting | 2 | 1 |" in cpu and "boosting" not in cuda and "| distgp | 2 |" in cuda

@@ -108,3 +108,25 @@ def test_crps_is_the_integral_of_the_squared_difference():
         for ends in ((-np.inf, y), (y, np.inf))
     )
     assert abs(uci.crps(np.array([y]), np.array([mean]), np.array([std])) - wanted) < 1e-8
+
+
+def row_of(table, model, rmse, split="0"):
+    figures = {"rmse": rmse, "nlpd": rmse, "crps": rmse, "cover": "0.9", "fit": "1", "predict": "1"}
+    return figures | {"table": table, "split": split, "model": model, "n": "1000", "d": "3"}
+
+
+def test_a_table_is_one_group_of_lines_with_its_best_in_bold():
+    rows = [row_of("yacht", "boosting", "2"), row_of("yacht", "default", "1")]
+    _, _, first, second = uci.lines_of(rows)
+    assert first == "| yacht | 1,000, 3 | default | **1** | **1.000** | **1** | 0.900 | 2.0 |"
+    assert second == "|  |  | boosting | 2 | 2.000 | 2 | 0.900 | 2.0 |"
+    *_, last = uci.lines_of([*rows, row_of("yacht", "default", "3", split="1")])
+    assert last.startswith("| yacht, 1 | 1,000, 3 | default |")
+
+
+def test_lowest_figures_are_counted():
+    rows = [row_of("yacht", "boosting", "2"), row_of("yacht", "default", "1")]
+    rows += [row_of("pol", "boosting", "-2"), row_of("pol", "default", "-1")]
+    rows[-1]["crps"] = "-3"
+    said = "Of 2 tables, distgp's default has the lowest RMSE on 1, the lowest NLPD on 1 and the"
+    assert uci.wins(rows) == f"{said} lowest CRPS on 2."

@@ -3,11 +3,21 @@
 import csv
 from pathlib import Path
 
+import choice
+import contention
+import defaults
 import exact
+import first_minute
+import gpu
+import growth
 import home
+import intervals
+import jobs
+import limits
 import nearest
 import numpy as np
 import pytest
+import uci
 from matplotlib import pyplot as plt
 from others import boosting, boosting_with_spreads, figures, with_one_spread
 
@@ -65,6 +75,38 @@ def test_a_benchmark_writes_its_tables_and_leaves_the_text(benchmark, tmp_path):
     page.write_text(text, encoding="utf-8")
     benchmark.page(RESULTS, page)
     assert page.read_text(encoding="utf-8") == text and "# Another title" in text
+
+
+@pytest.mark.parametrize(
+    "script",
+    [choice, contention, defaults, first_minute, gpu, growth, intervals, jobs, limits, uci],
+    ids=lambda script: script.__name__,
+)
+def test_pages_show_the_results(script, tmp_path, monkeypatch):
+    """Writing a benchmark's tables into its page changes nothing: nobody typed a figure there."""
+    text = script.PAGE.read_text(encoding="utf-8")
+    page = tmp_path / script.PAGE.name
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(script, "PAGE", page)
+    script.page()
+    assert page.read_text(encoding="utf-8") == text
+
+
+def test_the_lowest_figure_of_each_split_is_bold_and_losses_are_told():
+    """Of two splits the default wins one; on the other its own best way has 0.5 less."""
+    known = {"task": "a", "split": "random", "chosen": "", "distgp": "2"}
+    peers = [known | {"model": name, "nlpd": "2.0"} for name in defaults.PEERS]
+    ours = [known | {"model": "distgp, default", "nlpd": "1.0", "chosen": "exact GP"}]
+    lost = [known | {"model": "distgp, sparse", "nlpd": "2.5", "distgp": "1"}]
+    rows = [*ours, *peers, *(row | {"task": "b"} for row in [*ours, *peers, *lost])]
+    rows[1 + len(peers)]["nlpd"] = "3.0"
+    _, _, first, second = defaults.matrix(rows, "nlpd", True)
+    assert first == "| a, random | **1** | 2 | 2 | 2 | 2 | 2 |"
+    assert second == "| b, random | 3 | **2** | **2** | **2** | **2** | **2** |"
+    assert "the lowest NLPD on 1 of these 2 splits" in defaults.wins(rows)
+    assert defaults.chosen(rows)[2] == "| exact GP | a, random; b, random |"
+    said = "Other ways were fitted on 1 splits (distgp 1). The default lost most on b, random: "
+    assert defaults.chosen(rows)[-1] == f"{said}its NLPD is 0.500 above that of the best way."
 
 
 def test_boosting_has_a_spread_for_every_row():

@@ -452,7 +452,7 @@ def test_a_learning_rate_is_not_ignored():
         FutureWarning, match=r"training=distgp.training.Fact\('adam', learning_rate=1e-06"
     ):
         slow = DistributedGPRegressor(learning_rate=1e-6, n_iter=3).fit(X, y)
-    with pytest.warns(FutureWarning, match="the parameter goes after two more minor releases"):
+    with pytest.warns(FutureWarning, match=r"the parameter goes in distgp 0\.6\.0"):
         fast = DistributedGPRegressor(learning_rate=0.3, n_iter=3).fit(X, y)
     said = distgp.training.Fact("adam", learning_rate=0.3)
     again = DistributedGPRegressor(training=said, n_iter=3).fit(X, y)

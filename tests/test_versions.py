@@ -31,6 +31,9 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def split(requirement: str) -> tuple[str, str, str]:
     """The name, the oldest and the first too new version of a requirement."""
+    if "==" in requirement:
+        name, only = requirement.split("==")
+        return name, only, f"{only}.1"
     name, oldest, _, newest = re.fullmatch(
         r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(,<([\d.]+))?", requirement
     ).groups()

@@ -462,7 +462,7 @@ def test_weights_noise_transform_and_calibration_are_columns_and_options(run, fo
     scores = json.loads(run("score", "w.safetensors", "w.csv", "--json", cwd=folder).stdout)
     np.testing.assert_allclose(scores["nlpd"], gp.nlpd(table, table["level"]))
     bad = run(*fit, "--force", "--target-transform", "root", cwd=folder, fails=True).stderr
-    assert "target_transform must be one of None, 'log', 'yeo-johnson', got 'root'" in bad
+    assert "target_transform must be one of None, 'auto', 'log', 'yeo-johnson', got 'root'" in bad
 
 
 def test_what_was_said_in_fitting_holds_in_python_and_on_the_command_line(run, folder):

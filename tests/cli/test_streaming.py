@@ -116,7 +116,7 @@ def test_workers_that_read_by_themselves_know_weights_and_groups(tmp_path, exper
     found = []
     for engine in (LocalEngine(), DevicesEngine(["cpu", "cpu"])):
         model = distgp.DistributedGPRegressor(
-            expert, 2, 5, engine=engine, n_iter=2, calibrate="mondrian"
+            expert, 2, n_inducing=5, engine=engine, n_iter=2, calibrate="mondrian"
         )
         options = {"categorical": [], "features": ["a"]}
         assert fit_table(model, str(path), "y", None, "drop", given, **options) == 1

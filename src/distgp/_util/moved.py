@@ -64,7 +64,7 @@ def once_by_position(
             old = dict(zip(names, args[first:], strict=False))
             if old and len(args) <= first + len(names) and not old.keys() & options.keys():
                 said = ", ".join(f"{name}=" for name in old)
-                deprecated(f"give {said} by name: that parameters after the second have a place")
+                deprecated(f"give {said} by name: passing parameters after the second by position")
                 args, options = args[:first], old | options
             init(*args, **options)  # refuses what it does not know
 

@@ -4,7 +4,7 @@
     python docs/house.py --print    prints it
 
 A room is a module or a package that the layers in pyproject.toml name. It stands on the rooms that it
-imports; those on which these stand already are left out. Its floor is the longest way down.
+imports; those on which these stand already are left out. Rooms are sorted by floor: the longest way down.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def drawn() -> str:
     """Draw the map as a table, from the roof to the ground."""
     on = stands_on()
     floors = {room: floor(room, on) for room in on}
-    lines = ["| Floor | Room | What it is | Stands on |", "| --- | --- | --- | --- |"]
+    lines = ["| Module | What it is | Imports |", "| --- | --- | --- |"]
     for room in sorted(on, key=lambda room: (-floors[room], room)):
         near = on[room] - set().union(*(below(other, on) for other in on[room]))
-        names = ", ".join(f"`{other}`" for other in sorted(near)) or "the ground"
-        lines.append(f"| {floors[room]} | `{room}` | {about(room)} | {names} |")
+        names = ", ".join(f"`{other}`" for other in sorted(near)) or "–"
+        lines.append(f"| `{room}` | {about(room)} | {names} |")
     return "\n".join(lines) + "\n"
 
 

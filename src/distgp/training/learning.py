@@ -119,7 +119,9 @@ class Learning:
         first = expert.first_inducing(self.inducing, rows, self.seed)
         theta = replace(self.start, inducing=first)
         doing("looking for hyperparameters to start from")
-        theta = best_start(expert, theta, rows, self.priors) if self.search else theta
+        if self.search:
+            held = "noise" in self.fixed
+            theta = best_start(expert, theta, rows, self.priors, noise_stays=held)
         for i, stage in enumerate(stages):
             if stage.choose is not None:
                 theta = replace(theta, inducing=stage.choose(theta, rows, self.seed))

@@ -985,7 +985,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
 
     def _past(self) -> Past:
         """The past that the next fit goes on from: none without `warm_start`."""
-        if not self.warm_start:
+        if not RESOLVERS["warm_start"]("warm_start", self.warm_start):
             vars(self).pop("_reached", None)
             return Past()
         return Past.of(vars(self))

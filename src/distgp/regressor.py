@@ -106,7 +106,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     bounds : mapping of str to (float, float), optional
         Bounds of hyperparameters in training, by name; of the standardised data's where `normalize`. By
         default those of a named kernel stay within a factor of 1,000 of where they start, and its signal
-        variance is at most the target's.
+        variance is at most the target's, unless rows left out speak for more.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
     normalize : bool, default=True

@@ -79,6 +79,7 @@ class MovingWindow:
         ----------
         table : table
             Rows with the columns of `fit`, in any order. Rows that are too old are forgotten at once.
+            Give each row once: one that comes again counts again.
         """
         if self.rows is None:
             raise ValueError("update expects a window that was fitted: call fit first")

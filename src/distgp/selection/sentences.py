@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from distgp.selection.trials import Choice
 
 NAMES = {
+    "as given": "the model as given",
     "exact GP": "one exact GP of all rows",
     "sparse, pooled": "sparse experts (pooled)",
     "independent experts, opt-local": "independent experts (opt-local)",

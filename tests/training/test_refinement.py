@@ -410,19 +410,6 @@ def test_repeated_rows_are_kept_together_in_the_figures_of_one_exact_gp(few_are_
     assert three.choice_.best.rmse > 0.9 and three.choice_.held_out == 150
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_column_with_few_values_is_not_taken_for_rough(seed):
-    """With little noise at the start, rows of equal values look as if the function jumped between them."""
-    rng = np.random.default_rng(seed)
-    X = np.column_stack([rng.gamma(4.0, 25.0, 300), rng.integers(1, 7, 300)])
-    y = 0.008 * X[:, 0] + 0.1 * X[:, 1] + 0.35 * rng.normal(size=300)
-    found = distgp.DistributedGPRegressor("exact", 1).fit(X, y)
-    known = distgp.DistributedGPRegressor("exact", 1, noise=0.5).fit(X, y)
-    assert found.training_.objective < known.training_.objective + 0.1
-    between, at = found.predict([[100.0, 3.5], [100.0, 3.0]], return_std=True)[1]
-    assert between < 1.1 * at
-
-
 def test_few_rows_are_all_drawn_to_be_predicted():
     data = shard(50, 2)
     out = from_nearest_others(THETA, placed([Shard.of(data.X, data.y)]), 0)[0]

@@ -119,9 +119,7 @@ class Learning:
         first = expert.first_inducing(self.inducing, rows, self.seed)
         theta = replace(self.start, inducing=first)
         doing("looking for hyperparameters to start from")
-        if self.search:
-            held = "noise" in self.fixed
-            theta = best_start(expert, theta, rows, self.priors, noise_stays=held)
+        theta = best_start(expert, theta, rows, self.priors) if self.search else theta
         for i, stage in enumerate(stages):
             if stage.choose is not None:
                 theta = replace(theta, inducing=stage.choose(theta, rows, self.seed))

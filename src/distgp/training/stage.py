@@ -32,8 +32,6 @@ SHORTER = 0.7
 Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
 SEARCHED = (1.0, 0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start."""
-NOISIER, NOISY = 5.0, (1.0, 0.3)
-"""The factor of the noise of further starts, and those of their lengthscales."""
 
 
 class Initial(NamedTuple):
@@ -131,23 +129,14 @@ def best_start(
     theta: Parameters,
     shards: Placement[Shard],
     priors: Mapping[str, Prior] | None = None,
-    *,
-    noise_stays: bool = False,
 ) -> Parameters:
-    """Take θ, or shorter lengthscales: started too long, training can end where everything is noise.
-
-    Rows with equal values of a column also look as if they were rough, where the noise is taken too
-    small. So θ with more noise is a start too, unless the noise is to stay.
-    """
+    """Take θ, or shorter lengthscales: started too long, training can end where everything is noise."""
 
     def value(candidate: Parameters) -> float:
         found = objective_value(expert, candidate, shards, priors)
         return found if math.isfinite(found) else math.inf
 
-    starts = with_lengthscales(theta, SEARCHED)
-    if starts and not noise_stays:
-        starts += with_lengthscales(replace(theta, noise=NOISIER * theta.noise), NOISY)
-    return min(starts, key=value, default=theta)
+    return min(with_lengthscales(theta, SEARCHED), key=value, default=theta)
 
 
 def with_lengthscales(theta: Parameters, factors: Collection[float]) -> list[Parameters]:

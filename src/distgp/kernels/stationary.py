@@ -21,6 +21,7 @@ from distgp.kernels.base import (
     vector,
     wrong_width,
 )
+from distgp.kernels.base import safe_sqrt as safe_sqrt  # for kernels of users' own
 from distgp.kernels.sphere import Degrees, anisotropy_of, degrees, of_metric, on_sphere, squeezed
 
 BLOCK = 2**18

@@ -410,6 +410,37 @@ def test_repeated_rows_are_kept_together_in_the_figures_of_one_exact_gp(few_are_
     assert three.choice_.best.rmse > 0.9 and three.choice_.held_out == 150
 
 
+@pytest.mark.parametrize("values", [2, 6])
+def test_a_column_with_few_values_is_not_taken_for_rough(values):
+    """With little noise at the start, rows of equal values look as if the function jumped between them."""
+    rng = np.random.default_rng(values)
+    X = np.column_stack([rng.gamma(4.0, 25.0, 300), rng.integers(0, values, 300)])
+    y = 0.008 * X[:, 0] + 0.6 / values * X[:, 1] + 0.35 * rng.normal(size=300)
+    found = distgp.DistributedGPRegressor("exact", 1).fit(X, y)
+    known = distgp.DistributedGPRegressor("exact", 1, noise=0.5).fit(X, y)
+    assert found.training_.objective < known.training_.objective + 0.1
+
+
+def test_a_function_that_changes_fast_is_not_taken_for_noise():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(400, 2))
+    y = np.sin(40.0 * X[:, 0]) + np.cos(9.0 * X[:, 1]) + 0.1 * rng.normal(size=400)
+    found = distgp.DistributedGPRegressor("exact", 1).fit(X, y)
+    assert found.noise_ < 0.02 * np.var(y)
+
+
+def test_a_start_that_leads_further_is_kept():
+    """With few rounds the start alone decides, and those of the other are not in the history."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(size=(200, 1))
+    y = np.sin(40.0 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    for rounds in (4, 40):
+        found = distgp.DistributedGPRegressor("exact", 1, n_iter=rounds).fit(X, y)
+        objectives = [round_.objective for round_ in found.training_.history]
+        assert len(objectives) <= rounds
+        assert objectives == sorted(objectives, reverse=True)
+
+
 def test_few_rows_are_all_drawn_to_be_predicted():
     data = shard(50, 2)
     out = from_nearest_others(THETA, placed([Shard.of(data.X, data.y)]), 0)[0]

@@ -28,8 +28,12 @@ from distgp.training.refinement import (
     within_reach,
 )
 from distgp.training.rounds import Algorithm, TrainingResult
-from distgp.training.stage import best_start, train
+from distgp.training.stage import starts, train
 
+FIRST_ROUNDS = 10
+"""Rounds from each of two starts, after which training goes on from one of the ends."""
+DECISIVE = 1.0
+"""Nats by which the start with longer lengthscales must lead then, since the rows preferred the other."""
 LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""
 MANY = 1.5
@@ -119,13 +123,20 @@ class Learning:
         first = expert.first_inducing(self.inducing, rows, self.seed)
         theta = replace(self.start, inducing=first)
         doing("looking for hyperparameters to start from")
-        theta = best_start(expert, theta, rows, self.priors) if self.search else theta
+        points = starts(expert, theta, rows, self.priors) if self.search else [theta]
         for i, stage in enumerate(stages):
             if stage.choose is not None:
-                theta = replace(theta, inducing=stage.choose(theta, rows, self.seed))
+                inducing = [stage.choose(theta, rows, self.seed) for theta in points]
+                points = [replace(p, inducing=Z) for p, Z in zip(points, inducing, strict=True)]
             share = _share_of_rounds(algorithm, i, len(stages))
-            results.append(self._train(share, expert, theta, rows, bounds, stage, tolerance))
-            theta = results[-1].parameters
+            if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
+                first = _with_rounds(share, FIRST_ROUNDS)
+                far, near = (self._train(first, expert, p, rows, bounds, stage) for p in points)
+                results.append(far if _reached(far) < _reached(near) - DECISIVE else near)
+                share = _with_rounds(share, share.n_iter - FIRST_ROUNDS)
+                points = [results[-1].parameters]
+            found = self._train(share, expert, points[-1], rows, bounds, stage, tolerance)
+            results, points = [*results, found], [found.parameters]
         return results
 
     def _by_drawn_rows(
@@ -246,6 +257,11 @@ def _share_of_rounds(algorithm: Algorithm, stage: int, stages: int) -> Algorithm
 def _with_rounds(algorithm: Algorithm, rounds: int) -> Algorithm:
     """The algorithm with another number of rounds."""
     return replace(algorithm, n_iter=rounds)  # pyright: ignore[reportArgumentType]
+
+
+def _reached(result: TrainingResult) -> float:
+    """The objective that training has reached, infinite where it could not be computed."""
+    return result.objective if math.isfinite(result.objective) else math.inf
 
 
 def _share_of_first(expert: Expert, shards: Placement[Shard]) -> float:

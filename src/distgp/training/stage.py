@@ -30,8 +30,8 @@ the model extrapolates without limit along directions in which its rows hardly v
 SHORTER = 0.7
 """The most probable lengthscale of few rows, in units of that which training starts from, √d by default.
 Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
-SEARCHED = (1.0, 0.3, 0.1, 0.03)
-"""Factors of the lengthscales that are tried as a start."""
+SEARCHED = (0.3, 0.1, 0.03)
+"""Factors of the lengthscales that are tried as a start too."""
 
 
 class Initial(NamedTuple):
@@ -124,19 +124,25 @@ class Initial(NamedTuple):
         return replace(here, kernel=start.kernel.with_parameters(free), noise=noise)
 
 
-def best_start(
+def starts(
     expert: Expert,
     theta: Parameters,
     shards: Placement[Shard],
     priors: Mapping[str, Prior] | None = None,
-) -> Parameters:
-    """Take θ, or shorter lengthscales: started too long, training can end where everything is noise."""
+) -> list[Parameters]:
+    """Return θ, and after it θ with shorter lengthscales where these explain the rows better.
+
+    From long ones training can end where everything is noise. From short ones it can end where rows with
+    equal values in a column, of which there are many if it has few values, hardly tell of each other. The
+    objective at the start does not show which it will be.
+    """
 
     def value(candidate: Parameters) -> float:
         found = objective_value(expert, candidate, shards, priors)
         return found if math.isfinite(found) else math.inf
 
-    return min(with_lengthscales(theta, SEARCHED), key=value, default=theta)
+    best = min([theta, *with_lengthscales(theta, SEARCHED)], key=value)
+    return [theta] if best is theta else [theta, best]
 
 
 def with_lengthscales(theta: Parameters, factors: Collection[float]) -> list[Parameters]:

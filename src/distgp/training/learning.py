@@ -160,20 +160,25 @@ class Learning:
     def _refined(
         self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
     ) -> tuple[list[TrainingResult], Limits]:
-        """Take those steps of further training by which rows held out are predicted better."""
-        results, last = [], self.algorithm
+        """Take those steps of further training by which rows held out are predicted better.
+
+        Still more neighbours are looked at only where the last ones were clearly worth it.
+        """
+        results, last, more = [], self.algorithm, True
         doing("measuring what was learnt on rows held out")
         best = score(theta, shards, self.seed)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
-            if change.lifts and wider == limits:
+            if (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
             start = theta if change.lifts else back_at_start(theta, self.start)
             found = self._train(
                 again, expert, start, shards, wider.now, tolerance=Algorithm.tolerance
             )
             new = score(found.parameters, shards, self.seed)
-            if new.beats(best, ERRORS if change.lifts else 0.0):
+            clearly = new.beats(best, ERRORS)
+            more = more if change.lifts else clearly
+            if clearly or (not change.lifts and new.beats(best, 0.0)):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
         return results, limits

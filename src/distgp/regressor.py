@@ -144,9 +144,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         together, for predictions between the rows; the last third, in the order of the rows or of `time`
         in `fit`, where equal times are not parted, for predictions beyond them; or whole groups.
     time_limit : float or None, default=180
-        Seconds that "auto" plans a fit for; None or infinity for any. It is a plan and not an alarm: work
-        is chosen that an estimate says will fit, and nothing is cut off. Up to 1,500 rows it changes
-        nothing: the exact GP of all rows is measured there whatever it takes, which is seconds.
+        Seconds that "auto" plans a fit for; None or infinity for no limit. It guides the choice: work is
+        chosen that should fit into it, by an estimate, but work that takes longer is not stopped. Up to
+        1,500 rows it changes nothing: the exact GP of all rows is always tried there, in seconds.
     calibrate : "conformal", "mondrian" or None, default=None
         Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
         how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")

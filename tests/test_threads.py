@@ -1,5 +1,6 @@
 """Threads sleep where there is nothing to do, and the user's own wishes are respected."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -42,14 +43,14 @@ def test_threads_wait_for_a_little_and_then_sleep():
     assert f"'{SPINS}'" not in told("import distgp.kernels", OMP_WAIT_POLICY="active")
 
 
-FORKED = """
-import os, signal, sys
+FORKED_AND_FITTED = """
+import os, signal
 import numpy as np, torch
 import distgp
 
 torch.set_num_threads(2)
-X = np.random.default_rng(0).uniform(-2, 2, (1500, 2))
-gp = distgp.DistributedGPRegressor(expert=sys.argv[1], n_experts=2, n_iter=2)
+X = np.random.default_rng(0).uniform(-2, 2, (700, 2))
+gp = distgp.DistributedGPRegressor(expert=EXPERT, n_experts=2, n_iter=2)
 gp.fit(X, np.sin(X[:, 0]))
 mean = gp.predict(X, return_std=True)[0]
 child = os.fork()
@@ -61,14 +62,6 @@ if child == 0:
 status = os.waitpid(child, 0)[1]
 print(status, torch.get_num_threads())
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-@pytest.mark.parametrize("expert", ["exact", "sparse"])
-def test_a_forked_child_predicts(expert):
-    command = [sys.executable, "-W", "ignore", "-c", FORKED, expert]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["0", "2"]
 
 
 FORKED_IN_A_FIT = """
@@ -97,13 +90,6 @@ print(os.waitpid(child, 0)[1])
 done.set()
 thread.join()
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_that_was_forked_in_an_update_can_update():
-    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_FIT]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["0"]
 
 
 FORKED_IN_A_FACTOR = """
@@ -135,13 +121,6 @@ thread.join()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_that_was_forked_while_a_factor_was_computed_computes_it():
-    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_FACTOR]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == ["0"], done.stderr
-
-
 FORKED_WITH_A_POOL = """
 import os, signal, torch
 from distgp._util import threads
@@ -156,13 +135,6 @@ with threads._Limit.lock.now:  # held by a thread that sets the numbers of threa
             os._exit(0 if threads.at_once(abs, [-1, -2]) == [1, 2] else 1)
     print(os.waitpid(child, 0)[1])
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_has_threads_and_locks_of_its_own():
-    command = [sys.executable, "-W", "ignore", "-c", FORKED_WITH_A_POOL]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == ["0"], done.stderr
 
 
 FORKED_IN_A_LIMIT = """
@@ -194,11 +166,88 @@ thread.join()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_that_was_forked_in_a_limit_of_threads_lifts_its_own():
-    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_LIMIT]
+FORKED_IN_A_PROPERTY = """
+import os, signal, threading
+from distgp._util import threads
+from distgp.experts.exact import ExactPosterior  # noqa: F401
+
+(first, *others) = threads._cached_properties()
+if not hasattr(first, "lock"):  # from Python 3.12 on there are none
+    print(0)
+    raise SystemExit
+taken, done = threading.Event(), threading.Event()
+
+
+def hold():
+    with first.lock:
+        taken.set()
+        done.wait()
+
+
+threading.Thread(target=hold).start()
+taken.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(120)
+    with first.lock:
+        os._exit(0)
+print(os.waitpid(child, 0)[1])
+done.set()
+"""
+
+FORKED = {
+    "exact": FORKED_AND_FITTED.replace("EXPERT", "'exact'"),
+    "sparse": FORKED_AND_FITTED.replace("EXPERT", "'sparse'"),
+    "in an update": FORKED_IN_A_FIT,
+    "in a factor": FORKED_IN_A_FACTOR,
+    "in a property": FORKED_IN_A_PROPERTY,
+    "in a limit": FORKED_IN_A_LIMIT,
+    "with a pool": FORKED_WITH_A_POOL,
+}
+IN_TURN = """
+import contextlib, json, sys
+
+for name, code in json.loads(sys.argv[1]).items():
+    print(name, end=": ", flush=True)
+    with contextlib.suppress(SystemExit):
+        exec(code, {"__name__": name})
+"""
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """What each of these scripts prints; one process of its own runs them in turn."""
+    if not hasattr(os, "fork"):
+        pytest.skip("there are no forks here")
+    command = [sys.executable, "-W", "ignore", "-c", IN_TURN, json.dumps(FORKED)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == ["0"], done.stderr
+    said = dict(line.split(": ") for line in done.stdout.splitlines())
+    return {name: said.get(name, done.stderr) for name in FORKED}
+
+
+@pytest.mark.parametrize("expert", ["exact", "sparse"])
+def test_a_forked_child_predicts(forked, expert):
+    assert forked[expert].split() == ["0", "2"]
+
+
+def test_a_child_that_was_forked_in_an_update_can_update(forked):
+    assert forked["in an update"] == "0"
+
+
+def test_a_child_that_was_forked_while_a_factor_was_computed_computes_it(forked):
+    assert forked["in a factor"] == "0"
+
+
+def test_a_child_that_was_forked_while_a_value_was_computed_computes_it(forked):
+    assert forked["in a property"] == "0"
+
+
+def test_a_child_that_was_forked_in_a_limit_of_threads_lifts_its_own(forked):
+    assert forked["in a limit"] == "0"
+
+
+def test_a_child_has_threads_and_locks_of_its_own(forked):
+    assert forked["with a pool"] == "0"
 
 
 def test_fits_in_several_threads_leave_the_filters_of_warnings_alone():
@@ -301,40 +350,3 @@ def test_a_default_device_of_the_caller_changes_nothing(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["meta"]
-
-
-FORKED_IN_A_PROPERTY = """
-import os, signal, threading
-from distgp._util import threads
-from distgp.experts.exact import ExactPosterior  # noqa: F401
-
-(first, *others) = threads._cached_properties()
-if not hasattr(first, "lock"):  # from Python 3.12 on there are none
-    print(0)
-    raise SystemExit
-taken, done = threading.Event(), threading.Event()
-
-
-def hold():
-    with first.lock:
-        taken.set()
-        done.wait()
-
-
-threading.Thread(target=hold).start()
-taken.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(120)
-    with first.lock:
-        os._exit(0)
-print(os.waitpid(child, 0)[1])
-done.set()
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_that_was_forked_while_a_value_was_computed_computes_it():
-    command = [sys.executable, "-W", "ignore", "-c", FORKED_IN_A_PROPERTY]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == ["0"], done.stderr

@@ -26,7 +26,7 @@ def test_every_example_is_tested():
 def test_runs_and_says(name):
     if name == "ray_cluster":
         pytest.importorskip("ray")
-    command = [sys.executable, "-W", "error", f"examples/{name}.py", "400"]
+    command = [sys.executable, "-W", "error", f"examples/{name}.py", "150"]
     alone = os.environ | {"RAY_ADDRESS": "local"}  # no cluster that happens to run on this machine
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The command `python -m experiments`, in processes of its own."""
+"""The command `python -m experiments`, in processes of its own where that matters."""
 
 import csv
 import os
@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from experiments.__main__ import app
 from experiments.runner import CELL, read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -36,13 +39,14 @@ def test_a_killed_command_goes_on(tmp_path):
 
 
 def test_the_command_explains_mistakes(tmp_path):
+    done = subprocess.run([*COMMAND, "nothing"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "there are opticom" in done.stderr
+
     def said(*arguments):
-        command = [*COMMAND, *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 2
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 2, done.output
         return done.stderr
 
-    assert "there are opticom" in said("nothing")
     assert "not found in" in said(
         "uci", "--quick", "--data-dir", str(tmp_path), "-o", str(tmp_path)
     )

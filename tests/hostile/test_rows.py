@@ -3,6 +3,7 @@
 Methods and arguments are found by their signatures, so that new ones are tried too.
 """
 
+import copy
 import datetime
 import inspect
 
@@ -107,10 +108,11 @@ def test_methods_are_found():
 def test_every_value_for_every_argument_of_rows(kind, name, argument):
     X, y = data(N)
     grid = kind is distgp.SparseGridGP
+    needs = NEEDS.get(argument, {}) if name == "fit" else {}
+    new = kind(level=2, training=None) if grid else tiny(**needs)
+    begun = new if name == "fit" else new.fit(X, y)
     for what, value in VALUES.items():
-        made = kind(level=2, training=None) if grid else tiny(**NEEDS.get(argument, {}))
-        if name != "fit":
-            made = (kind(level=2, training=None) if grid else tiny()).fit(X, y)
+        made = copy.deepcopy(begun)
         takes = inspect.signature(getattr(kind, name)).parameters
         given = {"X": X} | ({"y": y} if "y" in takes else {}) | {argument: value}
         given |= {"q": 0.5} if "q" in takes else {}

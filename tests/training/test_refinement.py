@@ -27,9 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.Bou
 
 @pytest.fixture
 def few_are_many(monkeypatch):
-    """Ways to fit are taken at once from 200 rows on."""
-    monkeypatch.setattr("distgp.selection.EXACT_ALONE", 200)
-    monkeypatch.setattr(candidates, "EXACT_ALONE", 200)
+    """Ways to fit are taken at once from 100 rows on."""
+    monkeypatch.setattr("distgp.selection.EXACT_ALONE", 100)
+    monkeypatch.setattr(candidates, "EXACT_ALONE", 100)
+
+
+@pytest.fixture
+def few_are_refined(monkeypatch):
+    """Training is refined from 50 rows on."""
+    monkeypatch.setattr("distgp.plan.LEAST_MEASURED", 50)
 
 
 def with_noise(n, seed=0):
@@ -123,16 +129,16 @@ def nearest(X, y, **options):
     return DistributedGPRegressor(expert="nearest", n_inducing=0, **options).fit(X, y)
 
 
-def test_the_floor_of_the_noise_is_lifted_for_functions_but_not_for_copies():
-    X, y = make_data(300, noise=0.0)
+def test_the_floor_of_the_noise_is_lifted_for_functions_but_not_for_copies(few_are_refined):
+    X, y = make_data(120, noise=0.0)
     assert float(nearest(X, y).noise_) < 1e-5
-    X, y = make_data(100, noise=0.3)
+    X, y = make_data(50, noise=0.3)
     three = nearest(np.repeat(X, 3, 0), np.repeat(y, 3))
     assert float(three.noise_) >= 0.99 * NearestRows.least_noise  # of a standardised target
 
 
-def test_nothing_is_refined_that_the_user_has_said():
-    X, y = make_data(220, noise=0.0)
+def test_nothing_is_refined_that_the_user_has_said(few_are_refined):
+    X, y = make_data(100, noise=0.0)
     for given in (
         {"bounds": {"noise": (1e-4, 10.0)}},
         {"training": NearestRows()},
@@ -142,8 +148,8 @@ def test_nothing_is_refined_that_the_user_has_said():
         assert float(nearest(X, y, **given).noise_) >= 0.99e-4, given
 
 
-def test_a_refinement_that_does_not_pay_is_not_kept(monkeypatch):
-    X, y = make_data(220)
+def test_a_refinement_that_does_not_pay_is_not_kept(few_are_refined, monkeypatch):
+    X, y = make_data(100)
     monkeypatch.setattr(Score, "beats", lambda *given: False)
     plain = nearest(X, y, training=NearestRows())
     tried = nearest(X, y)
@@ -151,8 +157,8 @@ def test_a_refinement_that_does_not_pay_is_not_kept(monkeypatch):
     np.testing.assert_array_equal(tried.predict(X), plain.predict(X))
 
 
-def test_one_exact_expert_is_polished_and_freed_of_its_bounds(monkeypatch):
-    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 300)
+def test_one_exact_expert_is_polished_and_freed_of_its_bounds(few_are_refined, monkeypatch):
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 160)
     told, train = [], learning.train
 
     def noted(algorithm, expert, theta, shards, **options):
@@ -161,14 +167,14 @@ def test_one_exact_expert_is_polished_and_freed_of_its_bounds(monkeypatch):
         return found
 
     monkeypatch.setattr(learning, "train", noted)
-    X, y = make_data(400, noise=0.05)
+    X, y = make_data(220, noise=0.05)
     gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
     names = [name for name, *_ in told]
     assert names[0] == "nearest" and names[-2:] == ["fact", "fact"]
     polish, last = told[-2:]
     assert 4 <= len(polish[3].history) <= 20 and polish[1]["kernel.variance"][1] < 1e3
     assert last[1]["kernel.variance"][1] == pytest.approx(1e3)
-    assert gp.training_.rows == 400 and gp.training_.last_stage <= 20
+    assert gp.training_.rows == 220 and gp.training_.last_stage <= 20
 
 
 def test_bounds_are_lifted_where_the_likelihood_gains_and_rows_left_out_do_not_object():
@@ -210,10 +216,10 @@ def noted_training(monkeypatch):
     return told
 
 
-def test_the_polish_begins_above_the_floor_of_the_noise(monkeypatch):
-    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 200)
+def test_the_polish_begins_above_the_floor_of_the_noise(few_are_refined, monkeypatch):
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
     told = noted_training(monkeypatch)
-    X, y = make_data(300, noise=0.0)
+    X, y = make_data(150, noise=0.0)
     DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
     first, polish = told[0], next(one for one in told if one[0].name == "fact")
     floor = first[1]["bounds"]["noise"][0]
@@ -384,18 +390,18 @@ def test_the_exact_mean_is_taken_where_the_factor_does_not_fit(few_are_many, mon
     monkeypatch.setattr(
         candidates, "cost_of_condition", lambda n, d, like: candidates.Cost(1, math.inf)
     )
-    X, y = make_data(300, noise=0.3)
+    X, y = make_data(220, noise=0.3)
     gp = DistributedGPRegressor().fit(X, y)
     assert gp.settled_ == candidates.EXACT_MEAN and gp.aggregation_.name == "exact"
     assert gp.choice_.best.name == "nearest rows with the exact mean"
-    assert gp.choice_.held_out == 300 and 0.28 < gp.choice_.best.rmse < 0.36
+    assert gp.choice_.held_out == 220 and 0.28 < gp.choice_.best.rmse < 0.36
     again = DistributedGPRegressor(expert="exact", n_experts=1, training=None).fit(X, y)
     assert again.choice_ is None, "what is given is not measured"
 
 
 def test_forecasts_are_still_measured(few_are_many):
-    X, y = make_data(400, noise=0.3)
-    gp = DistributedGPRegressor(validation="last", n_iter=10).fit(X, y)
+    X, y = make_data(240, noise=0.3)
+    gp = DistributedGPRegressor(validation="last", n_iter=5).fit(X, y)
     names = {trial.name for trial in gp.choice_.trials}
     assert "exact GP" in names and "nearest rows" in names
 

@@ -240,6 +240,20 @@ def test_more_neighbours_begin_with_lengthscales_that_have_not_run_away(monkeypa
         assert float(moved.max()) <= refinement.LOST
 
 
+@pytest.mark.parametrize(("gain", "tried"), [(-0.1, [64]), (0.01, [64]), (0.2, [64, 128])])
+def test_still_more_neighbours_are_tried_where_the_last_ones_were_clearly_worth_it(
+    gain, tried, few_are_refined, monkeypatch
+):
+    """Standard errors of the mean are 0.01 here, and the floor of the noise is not lifted first."""
+    spread = torch.linspace(-1.0, 1.0, 3_000, dtype=torch.float64)
+    first, later = Score(torch.zeros_like(spread)), Score(gain + spread)
+    told, scores = noted_training(monkeypatch), iter([first, later, later, later])
+    monkeypatch.setattr(learning, "score", lambda *given: next(scores))
+    nearest(*make_data(150, noise=0.3))
+    numbers = [algorithm.n_neighbors for algorithm, _, _ in told]
+    assert [k for k in dict.fromkeys(numbers) if k > 30] == tried
+
+
 def rows_of_training(monkeypatch):
     """The rows, bounds and start of every training from now on."""
     told, train = [], learning.train

@@ -193,6 +193,20 @@ def test_a_file_that_breaks_off_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_csv_puts_into_quotes_what_needs_them_alone(tmp_path):
+    lines = 'id,size,note\n007,1.50,plain\n1e3,,"a, ""b""\nc"\n'
+    (tmp_path / "t.csv").write_text(lines)
+    (piece,) = Table.open(tmp_path / "t.csv").batches({})
+    with sink(tmp_path / "out.csv") as write:
+        write(piece)
+    assert (tmp_path / "out.csv").read_text() == lines
+    values = pa.record_batch({"t": ["", None], "x": [1.5, None], "b": [True, None]})
+    with sink(tmp_path / "values.csv") as write:
+        write(values)
+        write(values)
+    assert (tmp_path / "values.csv").read_text() == "t,x,b\n" + 2 * '"",1.5,true\n,,\n'
+
+
 def test_csv_refuses_lists(tmp_path):
     with pytest.raises(TableError, match=r"column 'l' is list.*, which CSV cannot hold"):
         written(tmp_path / "t.csv", pa.table({"l": [[1, 2]]}))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -128,19 +128,39 @@ class Table:
 @contextmanager
 def sink(path: str | Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Yield a function that writes batches to a table, which appears whole at the end, or not at all."""
-    kind, writer = kind_of(path), None
+    kind, write_batch = kind_of(path), None
     with whole(path) as part, ExitStack() as writers:
 
         def write(batch: pa.RecordBatch) -> None:
-            nonlocal writer
-            if writer is None:
-                if kind == "csv":
-                    _refuse_nested(batch.schema)
+            nonlocal write_batch
+            if write_batch is None:
                 file = writers.enter_context(part.open("wb"))  # a name that pyarrow cannot read
-                writer = writers.enter_context(_WRITERS[kind](file, batch.schema))
-            writer.write_batch(batch)
+                if kind == "csv":
+                    write_batch = _csv_writer(file, batch.schema)
+                else:
+                    writer = writers.enter_context(_WRITERS[kind](file, batch.schema))
+                    write_batch = writer.write_batch
+            write_batch(batch)
 
         yield write
+
+
+def _csv_writer(file: BinaryIO, schema: pa.Schema) -> Callable[[pa.RecordBatch], object]:
+    """Write the names of the columns, and return a function that writes batches below them."""
+    _refuse_nested(schema)
+    file.write(_csv_lines([pa.array([name]) for name in schema.names]))
+    return lambda batch: file.write(_csv_lines(batch.columns))
+
+
+def _csv_lines(columns: Sequence[pa.Array]) -> bytes:
+    """Write columns as lines of CSV; pyarrow's own writer puts all texts, numbers too, into quotes."""
+    texts = [column.cast(pa.string()) for column in columns]
+    for place, text in enumerate(texts):
+        doubled = pc.replace_substring(text, '"', '""')
+        quoted = pc.binary_join_element_wise('"', doubled, '"', "")
+        texts[place] = pc.if_else(pc.match_substring_regex(text, '^$|[",\r\n]'), quoted, text)
+    lines = pc.binary_join_element_wise(*texts, ",", null_handling="replace")
+    return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
 
 
 def refuse_repeated(names: Sequence[str], table: str) -> None:
@@ -278,4 +298,4 @@ def _conversion(types: Types) -> csv.ConvertOptions:
 
 
 _READERS: dict[str, Callable[..., Any]] = {"csv": _csv, "parquet": _parquet, "arrow": _arrow}
-_WRITERS = {"csv": csv.CSVWriter, "parquet": parquet.ParquetWriter, "arrow": pa.ipc.new_file}
+_WRITERS = {"parquet": parquet.ParquetWriter, "arrow": pa.ipc.new_file}

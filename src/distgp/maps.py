@@ -388,7 +388,9 @@ def _numbers(gp: DistributedGPRegressor, X: Inputs) -> np.ndarray:
     if columns is None or not frames.is_table(X):
         frames.refuse_dates(X)
         with frames.as_numbers("X"):
-            return check_array(X, dtype="float64")
+            values = check_array(X, dtype="float64")
+        gp.model_.schema.check_width(values, type(gp).__name__)
+        return values
     table: Any = X
     values, keep = frames.encoded(table, columns, gp.missing, gp.unknown)
     if not keep.all():

@@ -264,7 +264,7 @@ class Columns:
         wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
         there = set(names)
         if lacking := [name for name in wanted if name not in there]:
-            lacks, has = _listed(lacking), _listed(names)
+            lacks, has = listed(lacking), listed(names)
             raise TableError(
                 f"the table lacks the column(s) {lacks} that the model needs; it has {has}"
             )
@@ -324,7 +324,7 @@ def learn_columns(
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
     for name in (*(() if target is None else (target,)), *(features or ()), *drop, *categorical):
         if name not in names:
-            raise TableError(f"no column {name!r}; the table has {_listed(schema.names)}")
+            raise TableError(f"no column {name!r}; the table has {listed(schema.names)}")
     meant = [name for name in schema.names if not INDEX.fullmatch(name)]
     given = dict.fromkeys(features) if features else meant
     kept = [name for name in given if name != target and name not in dropped]
@@ -356,7 +356,7 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
     return np.asarray(~absent.any(1))
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Join names for an error message: the first of them where there are many."""
     shown = ", ".join(map(repr, names[:MOST_NAMES]))
     return shown + (f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else "")

@@ -227,9 +227,11 @@ class Subject:
     def rows(self, X: ArrayLike) -> np.ndarray:
         """Return rows as numbers; columns of a table are found by name, in any order, among others."""
         rows = np.asarray(_numbers(self.model, X), dtype=np.float64)
-        d = self.model.model_.schema.n_features
-        if rows.ndim != 2 or rows.shape[1] != d:
+        schema = self.model.model_.schema
+        if rows.ndim != 2:
+            d = len(schema.places)
             raise ValueError(f"expected X with rows of {d} columns, got shape {rows.shape}")
+        schema.check_width(rows, type(self.model).__name__)
         return rows
 
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 from sklearn.base import clone
 
 from distgp.data import rows as frames
-from distgp.data.table import TableError
+from distgp.data.table import TableError, pc
+from distgp.data.values import as_text
 from distgp.forecasting.series import SLACK, Length, Series
 from distgp.regressor import DistributedGPRegressor
 
@@ -79,19 +80,33 @@ class MovingWindow:
         ----------
         table : table
             Rows with the columns of `fit`, in any order. Rows that are too old are forgotten at once.
-            Give each row once: one that comes again counts again.
+            A row that is in the window already takes the place of the old one, as a correction: it is the
+            row of the same time, or, where several rows have the same time, that of the same inputs.
         """
         if self.rows is None:
             raise ValueError("update expects a window that was fitted: call fit first")
         new, schema = frames.to_arrow(table), self.rows.schema
         if lacking := [name for name in schema.names if name not in new.schema.names]:
             raise TableError(f"the new rows lack {lacking}; they need {schema.names}")
-        both = pa.concat_tables([self.rows, new.select(schema.names).cast(schema)])
+        new = new.select(schema.names).cast(schema)
+        both = pa.concat_tables([self._without(new), new])
         training = self.gp.training
         try:
             return self._take(both, self.gp.set_params(training=None))
         finally:
             self.gp.set_params(training=training)
+
+    def _without(self, new: pa.Table) -> pa.Table:
+        """The rows in the window that do not come again among the new ones."""
+        rows = cast(pa.Table, self.rows)
+        once = all(len(pc.unique(one.column(self.time))) == len(one) for one in (rows, new))
+        names = [self.time] if once else [n for n in rows.schema.names if n != self.target]
+        old, again = (
+            list(zip(*(as_text(one.column(n)).to_pylist() for n in names), strict=True))
+            for one in (rows, new)
+        )
+        known = set(again)
+        return rows.filter(pa.array([key not in known for key in old], pa.bool_()))
 
     def _take(self, table: frames.Frame, gp: DistributedGPRegressor) -> Self:
         """Fit the model to the rows of a table that are in the window, and keep them."""

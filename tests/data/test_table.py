@@ -207,6 +207,28 @@ def test_csv_puts_into_quotes_what_needs_them_alone(tmp_path):
     assert (tmp_path / "values.csv").read_text() == "t,x,b\n" + 2 * '"",1.5,true\n,,\n'
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("a;b\n1.5;2\n", r"by semicolons, .*pandas.read_csv\('t.csv', sep=';'\)"),
+        ("a;b\n1,5;2,5\n", r"by semicolons, expected commas, .* sep=';', decimal=','\)"),
+        ('"a, in m";"b"\n1;2\n', "is separated by semicolons"),
+        ("a\tb\n1\t2\n", r"is separated by tabs, .* sep='\\t'\)"),
+    ],
+)
+def test_another_separator_than_a_comma_is_told(tmp_path, lines, said):
+    (tmp_path / "t.csv").write_text(lines)
+    with pytest.raises(TableError, match=said):
+        Table.open(tmp_path / "t.csv")
+
+
+def test_semicolons_in_names_and_values_are_no_separators(tmp_path):
+    (tmp_path / "t.csv").write_text('"a;b",c;d\n1;2,3\n')
+    assert Table.open(tmp_path / "t.csv").read().to_pylist() == [{"a;b": "1;2", "c;d": 3}]
+    (tmp_path / "one.csv").write_text('"a;b"\n1\n')
+    assert Table.open(tmp_path / "one.csv").names == ["a;b"]
+
+
 def test_csv_refuses_lists(tmp_path):
     with pytest.raises(TableError, match=r"column 'l' is list.*, which CSV cannot hold"):
         written(tmp_path / "t.csv", pa.table({"l": [[1, 2]]}))

@@ -27,6 +27,7 @@ from distgp.data.values import (
     kind_of,
     numbers,
     refuse_misread,
+    with_comma,
     zone_of,
 )
 
@@ -331,7 +332,10 @@ def learn_columns(
     if not kept:
         raise TableError(f"no input columns are left beside the target {target!r}")
     if target is not None and kind_of(schema.field(target).type) not in ("number", "empty"):
-        raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
+        type_, hint = schema.field(target).type, ""
+        if kind_of(type_) == "category" and (example := with_comma(texts_of(target))):
+            hint = f" with points, got {example!r}: read them by pandas.read_csv(…, decimal=',')"
+        raise TableError(f"the target {target!r} is {type_}, expected numbers{hint}")
     fields = (schema.field(name) for name in kept)
     inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates, rows) for f in fields)
     return Columns(target or "", tuple(inputs))

@@ -5,6 +5,7 @@ A table is one file, a folder or a glob, here or on any file system of pyarrow.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,7 @@ from distgp.files.writing import whole
 
 BATCH_ROWS = 2**16  # rows that are read, predicted and written at a time
 CSV_BLOCK = 2**24  # bytes of a CSV file that a row may have, and from which types are guessed
+CSV_HEAD = 2**14  # bytes of a CSV file by which its separator is known
 CSV_PIECES = csv.ReadOptions(block_size=CSV_BLOCK)
 CSV_FORM = csv.ParseOptions(newlines_in_values=True)
 Types: TypeAlias = "Mapping[str, pa.DataType | None]"
@@ -238,6 +240,22 @@ def _empty_is_missing(rows: AnyRows) -> AnyRows:
     return type(rows).from_arrays(found, schema=rows.schema)
 
 
+def _refuse_separator(file: pa.NativeFile, path: str) -> None:
+    """Refuse a CSV file whose values are separated by semicolons or tabs, as spreadsheets write them."""
+    first, *others = file.read(CSV_HEAD).splitlines() or [b""]
+    file.seek(0)
+    plain = re.sub(rb'"[^"]*"', b"", first)
+    mark = next((mark for mark in (";", "\t") if mark.encode() in plain), None)
+    if mark is None or b"," in plain:
+        return
+    decimal = ", decimal=','" if any(re.search(rb"\d,\d", line) for line in others) else ""
+    raise TableError(
+        f"{path} is separated by {'semicolons' if mark == ';' else 'tabs'}, expected commas, and numbers "
+        f"with decimal points: convert it, for example by pandas.read_csv({Path(path).name!r}, sep={mark!r}"
+        f"{decimal}).to_csv('commas.csv', index=False)"
+    )
+
+
 def _refuse_bytes(schema: pa.Schema, path: str) -> None:
     """Refuse a CSV file whose texts are not UTF-8: pyarrow calls such columns binary."""
     if bad := [field.name for field in schema if is_binary(field.type)]:
@@ -262,6 +280,8 @@ def _reader(
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a file for its schema and its batches."""
     with reading(system, path, kind) as file:
+        if kind == "csv":
+            _refuse_separator(file, path)
         schema, pieces = _READERS[kind](file, types, rows)
         _ = schema.names  # which pyarrow reads as UTF-8 now, and not before
         if kind == "csv":

@@ -18,7 +18,7 @@ from distgp.data import rows as frames
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.forecasting.peers import Forecast, Peers
 from distgp.forecasting.result import Backtest
-from distgp.forecasting.series import Fold, Length, Series
+from distgp.forecasting.series import Fold, Length, Series, check_model
 from distgp.forecasting.window import MovingWindow
 from distgp.regressor import DistributedGPRegressor
 
@@ -93,10 +93,11 @@ def backtest(
     >>> found.table("all").column("model").to_pylist()
     ['GP', 'seasonal naive', 'gradient boosting']
     """
-    if getattr(gp, "validation", None) == "groups" or not hasattr(gp, "predict_quantiles"):
+    check_model(gp)
+    if gp.validation == "groups":
         raise ValueError(
-            "backtest expects a DistributedGPRegressor whose validation is 'last' or 'random', since "
-            f"forecasts are of rows to come, got {gp!r:.200}"
+            "backtest expects a model whose validation is 'last' or 'random', since forecasts are of rows "
+            f"to come, got {gp!r:.200}"
         )
     levels = tuple(sorted(set(probabilities("quantiles", quantiles))))
     a_count()("folds", folds)

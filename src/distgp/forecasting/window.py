@@ -10,8 +10,8 @@ from sklearn.base import clone
 
 from distgp.data import rows as frames
 from distgp.data.table import TableError, pc
-from distgp.data.values import as_text
-from distgp.forecasting.series import SLACK, Length, Series
+from distgp.data.values import as_text, kind_of, zone_of
+from distgp.forecasting.series import SLACK, Length, Series, as_table, check_model
 from distgp.regressor import DistributedGPRegressor
 
 
@@ -57,6 +57,7 @@ class MovingWindow:
     def __init__(
         self, gp: DistributedGPRegressor, *, time: str, target: str, length: Length
     ) -> None:
+        check_model(gp)
         self.gp = cast(DistributedGPRegressor, clone(gp)).set_params(warm_start=True)
         self.time, self.target, self.length = time, target, length
         self.rows: pa.Table | None = None
@@ -85,20 +86,28 @@ class MovingWindow:
         """
         if self.rows is None:
             raise ValueError("update expects a window that was fitted: call fit first")
-        new, schema = frames.to_arrow(table), self.rows.schema
-        if lacking := [name for name in schema.names if name not in new.schema.names]:
-            raise TableError(f"the new rows lack {lacking}; they need {schema.names}")
-        new = new.select(schema.names).cast(schema)
-        both = pa.concat_tables([self._without(new), new])
+        new, names = as_table(table), self.rows.schema.names
+        if lacking := [name for name in names if name not in new.schema.names]:
+            raise TableError(f"the new rows lack {lacking}; they need {names}")
+        new = new.select(names)
+        schema = pa.schema(
+            [_common(*pair) for pair in zip(self.rows.schema, new.schema, strict=True)]
+        )
+        try:
+            rows, new = self.rows.cast(schema), new.cast(schema)
+        except pa.ArrowException as error:
+            raise TableError(
+                f"the new rows have values of another kind than those in the window: {error}"
+            ) from error
+        both = pa.concat_tables([self._without(rows, new), new])
         training = self.gp.training
         try:
             return self._take(both, self.gp.set_params(training=None))
         finally:
             self.gp.set_params(training=training)
 
-    def _without(self, new: pa.Table) -> pa.Table:
+    def _without(self, rows: pa.Table, new: pa.Table) -> pa.Table:
         """The rows in the window that do not come again among the new ones."""
-        rows = cast(pa.Table, self.rows)
         once = all(len(pc.unique(one.column(self.time))) == len(one) for one in (rows, new))
         names = [self.time] if once else [n for n in rows.schema.names if n != self.target]
         old, again = (
@@ -118,3 +127,14 @@ class MovingWindow:
         gp.fit(inputs, y, **times)
         self.rows = inputs.append_column(self.target, pa.array(y))
         return self
+
+
+def _common(old: pa.Field, new: pa.Field) -> pa.Field:
+    """The type of a column that holds old and new values: that of the old, or fractions for integers."""
+    if bool(zone_of(old.type)) != bool(zone_of(new.type)) and kind_of(new.type) == "date":
+        raise TableError(
+            f"column {old.name!r} holds {old.type} in the window, and {new.type} in the new rows: give "
+            "times with a time zone in both, or in neither"
+        )
+    wider = pa.types.is_integer(old.type) and pa.types.is_floating(new.type)
+    return new if wider else old

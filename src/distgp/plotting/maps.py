@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
+from distgp._util.checks import is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import listed
 from distgp.plotting import figures
@@ -43,10 +44,18 @@ def plot_map(
     ax : Axes, optional
         Where to draw.
     """
-    if variable not in data:
+    if not hasattr(data, "data_vars"):
+        raise TypeError(
+            "expected data as returned by maps.predict_grid or maps.simulate, an xarray.Dataset, got "
+            f"{type(data).__name__}"
+        )
+    if not isinstance(variable, str) or variable not in data:
         raise ValueError(f"expected one of {', '.join(map(str, data))}, got variable={variable!r}")
     values = data[variable]
     if "draw" in values.dims:
+        count = values.sizes["draw"]
+        if not is_integer(draw) or not -count <= draw < count:
+            raise ValueError(f"draw must be a number from 0 to {count - 1}, got {draw!r}")
         values = values.isel(draw=draw)
     if values.ndim != 2:
         raise ValueError(

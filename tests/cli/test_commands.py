@@ -46,6 +46,12 @@ def test_columns_that_are_not_used_are_written_as_they_were(run, folder):
     ]
 
 
+def test_a_table_in_the_place_of_the_model_is_told(run, folder):
+    said = run("predict", "test.csv", "model.safetensors", "-o", "p.csv", cwd=folder, fails=True)
+    assert "test.csv is not a model file of distgp" in said.stderr
+    assert "give a file that `save` or `distgp fit` wrote" in said.stderr
+
+
 def test_score_and_another_aggregator(run, folder):
     figures = json.loads(run("score", "model.safetensors", "test.csv", "--json", cwd=folder).stdout)
     assert figures["rows"] == 150 and figures["r2"] > 0.98 and 0.8 < figures["coverage_90"] <= 1

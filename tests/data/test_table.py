@@ -222,6 +222,12 @@ def test_another_separator_than_a_comma_is_told(tmp_path, lines, said):
         Table.open(tmp_path / "t.csv")
 
 
+def test_utf_16_is_told(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n", encoding="utf-16")
+    with pytest.raises(TableError, match="is written in UTF-16, expected UTF-8: convert it"):
+        Table.open(tmp_path / "t.csv")
+
+
 def test_semicolons_in_names_and_values_are_no_separators(tmp_path):
     (tmp_path / "t.csv").write_text('"a;b",c;d\n1;2,3\n')
     assert Table.open(tmp_path / "t.csv").read().to_pylist() == [{"a;b": "1;2", "c;d": 3}]

@@ -5,6 +5,7 @@ A table is one file, a folder or a glob, here or on any file system of pyarrow.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -240,10 +241,16 @@ def _empty_is_missing(rows: AnyRows) -> AnyRows:
     return type(rows).from_arrays(found, schema=rows.schema)
 
 
-def _refuse_separator(file: pa.NativeFile, path: str) -> None:
-    """Refuse a CSV file whose values are separated by semicolons or tabs, as spreadsheets write them."""
-    first, *others = file.read(CSV_HEAD).splitlines() or [b""]
+def _refuse_other_forms(file: pa.NativeFile, path: str) -> None:
+    """Refuse a CSV file in UTF-16, or with semicolons or tabs between values, as spreadsheets write them."""
+    head = file.read(CSV_HEAD)
     file.seek(0)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise TableError(
+            f"{path} is written in UTF-16, expected UTF-8: convert it, for example by "
+            "iconv -f utf-16 -t utf-8"
+        )
+    first, *others = head.splitlines() or [b""]
     plain = re.sub(rb'"[^"]*"', b"", first)
     mark = next((mark for mark in (";", "\t") if mark.encode() in plain), None)
     if mark is None or b"," in plain:
@@ -281,7 +288,7 @@ def _reader(
     """Open a file for its schema and its batches."""
     with reading(system, path, kind) as file:
         if kind == "csv":
-            _refuse_separator(file, path)
+            _refuse_other_forms(file, path)
         schema, pieces = _READERS[kind](file, types, rows)
         _ = schema.names  # which pyarrow reads as UTF-8 now, and not before
         if kind == "csv":

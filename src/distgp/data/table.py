@@ -242,7 +242,7 @@ def _empty_is_missing(rows: AnyRows) -> AnyRows:
 
 
 def _refuse_other_forms(file: pa.NativeFile, path: str) -> None:
-    """Refuse a CSV file in UTF-16, or with semicolons or tabs between values, as spreadsheets write them."""
+    """Refuse a CSV file in UTF-16, or with semicolons or tabs between values, as spreadsheets write it."""
     head = file.read(CSV_HEAD)
     file.seek(0)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -22,7 +22,7 @@ from distgp.selection import (
     _folds,
     hold_out,
 )
-from distgp.selection.candidates import KERNELS_TRIED, QUICK, SLOWER, ways_to_fit
+from distgp.selection.candidates import EXACT_ALONE, KERNELS_TRIED, QUICK, SLOWER, ways_to_fit
 from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
 from distgp.selection.trials import Choice, Trial, divisions
 from distgp.training import Fact, Learning, LogNormal
@@ -586,3 +586,12 @@ def test_the_table_says_where_rows_were_held_out_in_folds():
     for rows, held_out, said in ((240, 300, "at random, in folds"), (240, 60, "at random")):
         text = str(Choice.of("random", rows, [trial], [], held_out))
         assert text.splitlines()[0].endswith(f"measured on {held_out} held out {said}")
+
+
+def test_a_time_limit_changes_nothing_up_to_so_many_rows_and_says_so():
+    X, y = smooth(250)
+    gps = [DistributedGPRegressor(n_iter=5, time_limit=s).fit(X, y) for s in (1e-9, None)]
+    assert gps[0].choice_.best.name == gps[1].choice_.best.name
+    np.testing.assert_array_equal(*(gp.predict(X[:20]) for gp in gps))
+    told = " ".join((DistributedGPRegressor.__doc__ or "").split())
+    assert "Up to 1,500 rows it changes nothing" in told and EXACT_ALONE == 1_500

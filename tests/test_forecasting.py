@@ -231,12 +231,23 @@ def test_mistakes_are_told():
         backtest(gp, table.assign(when=np.arange(len(table))), **(fine | {"horizon": "1 day"}))
     with pytest.raises(ValueError, match=r"pandas\.to_datetime"):
         backtest(gp, table.assign(when=table["when"].astype(str)), **fine)
-    with pytest.raises(ValueError, match="expects a table"):
+    with pytest.raises(ValueError, match="expected a table of pandas, polars or pyarrow"):
         backtest(gp, table.to_numpy(), **fine)
     with pytest.raises(ValueError, match="validation is 'last' or 'random'"):
         backtest(DistributedGPRegressor(validation="groups"), table, **fine)
     with pytest.raises(ValueError, match=r"fold 1 of 2, .* column 'when' holds dates"):
         backtest(DistributedGPRegressor(expert="exact"), table, **fine)
+    with pytest.raises(
+        ValueError, match=r"'when' is no column; .* it is the index, of which reset_index"
+    ):
+        backtest(gp, table.set_index("when"), **fine)
+    with pytest.raises(ValueError, match="no row has both 'load' and 'when'"):
+        backtest(gp, table[:0], **fine)
+    with pytest.raises(ValueError, match=r"1 of .* or an infinite one: leave them out"):
+        backtest(gp, table.assign(load=table["load"].where(table.index != 5, np.inf)), **fine)
+    for wrong in (DistributedGPRegressor, table, "gp"):
+        with pytest.raises(TypeError, match=r"expected a DistributedGPRegressor, .* got "):
+            backtest(wrong, table, **fine)
     found = backtest(gp, table, **fine)
     with pytest.raises(ValueError, match="by must be one of 'horizon', 'fold', 'all'"):
         found.table("step")

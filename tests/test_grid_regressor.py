@@ -228,7 +228,7 @@ def test_messages_name_remedies_that_there_are():
     fitted = SparseGridGP(level=2, training=None).fit(table, y)
     for call, remedy in (
         (lambda: gp.fit(gap, y), "leave those rows out or fill them in"),
-        (lambda: gp.fit(table, gap["a"]), "leave those rows out or fill them in"),
+        (lambda: gp.fit(table, gap["a"]), "leave those rows out, since targets are never imputed"),
         (lambda: gp.fit(table.assign(c="x"), y), "pandas.to_numeric"),
         (lambda: gp.fit(when, y), "make numbers in a unit of your choice"),
         (lambda: fitted.predict(gap), "fill them in, or leave those rows out"),

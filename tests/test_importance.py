@@ -61,6 +61,9 @@ def test_mistakes_are_named():
         gp.importance(X, y, n_repeats=0)
     with pytest.raises(ValueError, match=r"y must have the shape of the predictions, \(120,\)"):
         gp.importance(X, y[1:])
+    for swapped in (y, pd.Series(y)):
+        with pytest.raises(ValueError, match=r"X must have rows and .* give X first and y second"):
+            gp.importance(swapped, X)
 
 
 def additive(n=120, mean="constant", **options):

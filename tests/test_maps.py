@@ -99,6 +99,18 @@ def test_the_map_is_drawn_with_the_axes_as_people_expect(gp):
         plotting.plot_map(data, "sd")
     with pytest.raises(ValueError, match="a map has two axes, got 1"):
         plotting.plot_map(data.isel(east=0))
+    for wrong in (data["mean"], gp):
+        with pytest.raises(TypeError, match=r"as returned by maps\.predict_grid or maps\.simulate"):
+            plotting.plot_map(wrong)
+    with pytest.raises(ValueError, match="draw must be a number from 0 to 1, got 5"):
+        plotting.plot_map(draws, "simulation", draw=5)
+    renamed = table.rename(columns={"east": "x"})
+    with pytest.raises(ValueError, match=r"points has no column 'east'; it has 'x', 'north'"):
+        plotting.plot_map(data, points=renamed)
+    with pytest.raises(ValueError, match=r"an array of shape \(n, 2\), got shape \(3,\)"):
+        plotting.plot_map(data, points=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="points must be numbers"):
+        plotting.plot_map(data, points=[["a", "b"]])
 
 
 def test_simulations_have_the_mean_and_the_covariance_of_the_posterior(gp):
@@ -249,6 +261,12 @@ def test_what_cannot_be_meant_is_refused(gp):
         (ValueError, "mask must be True or False", lambda: small_grid(mask=np.nan)),
         (TypeError, "labels of one kind", lambda: maps.block_average(gp, table, mixed)),
         (TypeError, "a fitted DistributedGPRegressor", lambda: maps.block_average(3, table, y)),
+        (
+            ValueError,
+            "expecting 3 features",
+            lambda: maps.leave_one_out(gp, [[1.0], [2.0]], [1, 2]),
+        ),
+        (ValueError, "y must be numbers", lambda: maps.leave_one_out(gp, table, ["much"] * len(y))),
         (TypeError, "X must be arrays", lambda: maps.leave_one_out(gp, [object()], [1.0])),
         (
             ValueError,

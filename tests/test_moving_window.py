@@ -61,9 +61,55 @@ def test_times_may_be_numbers_and_rows_incomplete():
     ]
 
 
+def test_a_row_that_comes_again_takes_the_place_of_the_old_one(window):
+    table = half_hourly(10)
+    again = table[230:250].assign(load=99.0, holiday=1.0)
+    window.update(again).update(again)
+    assert window.rows.column("when").to_pylist() == list(table["when"][106:250])
+    assert window.rows.column("load").to_pylist()[-20:] == [99.0] * 20
+    assert window.rows.column("holiday").to_pylist()[-20:] == [1.0] * 20
+
+
+def test_where_times_are_shared_a_row_is_known_by_its_inputs():
+    hours = np.repeat(np.arange(30.0), 2)
+    table = pd.DataFrame({"hour": hours, "site": ["a", "b"] * 30, "load": np.sin(hours)})
+    table["place"] = table["site"].astype("category").where(table["hour"] > 3)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, n_iter=2, missing="impute")
+    window = MovingWindow(gp, time="hour", target="load", length=10).fit(table)
+    right = table[-3:-1].assign(load=[7.0, 8.0])
+    assert window.update(right).rows.num_rows == 20
+    last = window.rows.to_pandas().sort_values(["hour", "site"])[["hour", "site", "load"]][-3:]
+    assert last.to_numpy().tolist()[:2] == [[28.0, "b", 7.0], [29.0, "a", 8.0]]
+    more = pd.concat([table[-1:].assign(load=one) for one in (1.0, 2.0)])
+    assert window.update(more).rows.num_rows == 21, "what is given twice at once is two rows"
+
+
+def test_whole_numbers_may_be_followed_by_fractions():
+    hours = np.arange(60)
+    table = pd.DataFrame({"hour": hours, "load": np.sin(hours / 4)})
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, n_iter=2)
+    window = MovingWindow(gp, time="hour", target="load", length=20).fit(table)
+    window.update(table[-2:].assign(hour=[58.5, 59.5]))
+    assert window.rows.column("hour").to_pylist()[-4:] == [58.0, 58.5, 59.0, 59.5]
+
+
 def test_mistakes_are_told(window):
     with pytest.raises(ValueError, match=r"the new rows lack \['holiday'\]; they need \['when'"):
         window.update(half_hourly(10)[240:].drop(columns="holiday"))
+    table, before = half_hourly(10)[240:], window.rows
+    for wrong, said in (
+        (table.to_numpy(), "expected a table of pandas, polars or pyarrow .* got ndarray"),
+        (table.assign(load="much"), "the new rows have values of another kind .*'much'"),
+        (
+            table.assign(when=table["when"].dt.tz_localize("Europe/Berlin")),
+            "give times with a time zone in both, or in neither",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            window.update(wrong)
+    assert window.rows is before
+    with pytest.raises(TypeError, match="got the class DistributedGPRegressor: call it first"):
+        MovingWindow(DistributedGPRegressor, length=3, **NAMED)
     empty = MovingWindow(DistributedGPRegressor(), length=3, **NAMED)
     with pytest.raises(ValueError, match="call fit first"):
         empty.update(half_hourly(1))

@@ -173,10 +173,10 @@ def test_columns_of_a_table_are_found_by_name(plane):
         np.testing.assert_allclose(np.sort(drawn(axes[1], "rows")[0]), np.sort(X["east"]))
     with pytest.raises(ValueError, match=r"X has no column 'north': give the columns that"):
         plotting.plot_slices(model, X[["east"]])
-    with pytest.raises(
-        ValueError, match=r"expected X with rows of 2 columns, got shape \(150, 1\)"
-    ):
+    with pytest.raises(ValueError, match=r"X has 1 features, but .* is expecting 2 features"):
         plotting.plot_slices(model, X[["east"]].to_numpy())
+    with pytest.raises(ValueError, match=r"expected X with rows of 2 columns, got shape \(150,\)"):
+        plotting.plot_slices(model, X["east"])
 
 
 def test_long_names_are_cut_in_the_middle():
@@ -266,7 +266,7 @@ def test_relevance_is_sorted_and_named():
     assert plotting.plot_relevance(model, most=3, ax=given) is given
     assert len(given.patches) == 3
     assert given.get_xlabel() == "relevance\nleft out: 1 column of less relevance"
-    with pytest.raises(ValueError, match="expected `most` to be 1 at least, got 0"):
+    with pytest.raises(ValueError, match="most must be a positive integer, got 0"):
         plotting.plot_relevance(model, most=0)
 
 
@@ -484,3 +484,37 @@ def test_of_many_columns_the_most_relevant_are_drawn_and_texts_as_bars():
     np.testing.assert_allclose(ax.lines[0].get_ydata()[1], gp.predict(at_rain).mean())
     first, sky = plotting.plot_residuals(gp, table, y, features="sky")
     assert len(first.get_xticklabels()) and sky.get_xticklabels()[2].get_text() == "snow"
+
+
+def test_mistakes_are_told(line, plane):
+    model, X, y = plane
+    one, x, z = line
+    unknown = np.where(np.arange(len(y)) == 3, np.nan, y)
+    axes = plotting.plot_relevance(model)
+    for error, said, call in (
+        (
+            ValueError,
+            r"y must have the shape .*\(5,\)",
+            lambda: plotting.plot_prediction(one, x, z[:5]),
+        ),
+        (ValueError, "y must be numbers", lambda: plotting.plot_prediction(one, x, ["a"] * len(x))),
+        (ValueError, "grid must be numbers", lambda: plotting.plot_prediction(one, grid=["a"])),
+        (ValueError, "at must be numbers", lambda: plotting.plot_slices(model, X, at="mean")),
+        (ValueError, "X must be numbers", lambda: plotting.plot_slices(model, [["a", "b"]])),
+        (ValueError, "expected X with rows", lambda: plotting.plot_slices(model, X[:0])),
+        (
+            ValueError,
+            "sample must be",
+            lambda: plotting.plot_partial_dependence(model, X, sample=-1),
+        ),
+        (ValueError, "1 of .* no target", lambda: plotting.plot_residuals(model, X, unknown)),
+        (ValueError, "1 of .* no target", lambda: plotting.plot_calibration(model, X, unknown)),
+        (TypeError, "expected a fitted", lambda: plotting.plot_calibration(type(model), X, y)),
+        (ValueError, "most must be", lambda: plotting.plot_relevance(model, X)),
+        (TypeError, "expected the results", lambda: plotting.plot_comparison(model)),
+        (TypeError, "expected the results", lambda: plotting.comparison_figure(model)),
+        (ValueError, "metric must be one of", lambda: plotting.plot_comparison([], "mse")),
+        (TypeError, "its attribute `figure`", lambda: plotting.save_figure(axes, "a.png")),
+    ):
+        with pytest.raises(error, match=said):
+            call()

@@ -397,6 +397,10 @@ BAD_OPTIONS = [
     ({"partition": np.arange(50) % 3, "n_experts": 4}, "labels in partition make 3 experts"),
     ({"training": "sgd"}, "training must be one of 'fact'"),
     ({"learning_rate": 0.1, "expert": "sparse"}, "pooled has no learning rate"),
+    (
+        {"learning_rate": 0.5, "training": distgp.training.Fact("adam")},
+        r"learning_rate=0.5 and training=Fact\(.*\) both say how fast to learn: give the rate to",
+    ),
     ({"learning_rate": -1.0}, "learning_rate must be a positive number, at most 1e6"),
     ({"n_iter": 0}, "n_iter must be a positive integer or None"),
     ({"training_rows": 0}, "training_rows must be a positive integer"),

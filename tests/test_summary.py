@@ -203,6 +203,31 @@ def test_the_choice_is_shown_where_there_was_one(rows):
     assert found.as_dict()["choices"][0]["trials"][1]["rmse"] is None
 
 
+def test_no_line_is_wider_than_a_window(rows):
+    long, n = (
+        "a column with a name of so many letters that it fills a line of text by itself alone",
+        60,
+    )
+    table = pd.DataFrame(
+        {"when": pd.date_range("2024", periods=n, freq="5h"), long: rows[0][:n, 0]}
+    )
+    kernel = "periodic(24 h, columns=when) * matern52(columns=when) + periodic(7 days, columns=when) + rbf"
+    gp = DistributedGPRegressor(kernel=kernel, training=None, dates="expand", n_experts=1)
+    text = str(summary(gp.fit(table, rows[1][:n])))
+    assert max(map(len, text.splitlines())) < 100
+    for said in (
+        "Periodic period (part 1)",
+        "RBF lengthscale (part 3)",
+        "when.year_sin",
+        "relevance",
+    ):
+        assert said in text
+    parts = text.split("\n\n")[2:]
+    assert len(parts) > 1 and all(part.startswith("column ") for part in parts)
+    assert len(parts[0].splitlines()) == 2, "a period belongs to the days alone"
+    assert len(parts[-1].splitlines()) == 9
+
+
 def test_of_many_columns_the_most_relevant_are_listed():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 50))

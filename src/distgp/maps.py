@@ -354,7 +354,8 @@ def leave_one_out(
     """
     _check_one_target(gp)
     target, values = gp.model_.targets[0], _numbers(gp, X)
-    observed = frames.targets_of(len(values), y).astype(np.float64)
+    with frames.as_numbers("y", tables=False):
+        observed = frames.targets_of(len(values), y).astype(np.float64)
     rows = Rows.of(values, observed, gp.model_.schema, sample_weight, noise_variance)
     own = np.flatnonzero(np.ones(len(rows)) if rows.weight is None else rows.weight)
     rows = rows.with_weight()
@@ -388,7 +389,9 @@ def _numbers(gp: DistributedGPRegressor, X: Inputs) -> np.ndarray:
     if columns is None or not frames.is_table(X):
         frames.refuse_dates(X)
         with frames.as_numbers("X"):
-            return check_array(X, dtype="float64")
+            values = check_array(X, dtype="float64")
+        gp.model_.schema.check_width(values, type(gp).__name__)
+        return values
     table: Any = X
     values, keep = frames.encoded(table, columns, gp.missing, gp.unknown)
     if not keep.all():

@@ -219,7 +219,7 @@ class ModelMixin(BaseEstimator, ABC):
                 checked: Any = validate_data(self, X, y, ensure_min_samples=2, **options)  # pyright: ignore
             else:  # numbers by now, whose columns need no names
                 checked = check_X_y(X, y, estimator=self, **options)
-                self._check_width(checked[0])
+                self.model_.schema.check_width(checked[0], type(self).__name__)
             floats = checked[1].dtype in (np.float64, np.float32)
             targets = checked[1] if floats else checked[1].astype(np.float64)
             if np.isnan(targets).any():  # None, which scikit-learn takes for an object
@@ -243,16 +243,8 @@ class ModelMixin(BaseEstimator, ABC):
             if self.model_.schema.table is None and not _UNNAMED.get():
                 return validate_data(self, X, reset=False, dtype=FLOATS)  # pyright: ignore
             checked = check_array(X, dtype=FLOATS, estimator=self)  # pyright: ignore
-        self._check_width(checked)
+        self.model_.schema.check_width(checked, type(self).__name__)
         return checked
-
-    def _check_width(self, X: np.ndarray) -> None:
-        """Refuse numbers of another count of columns than those made of the training rows."""
-        if X.shape[1] != (wanted := self.model_.schema.n_features):
-            raise ValueError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {wanted} features "
-                "as input: give the columns that it was fitted to"
-            )
 
 
 _on_named_devices(ModelMixin)

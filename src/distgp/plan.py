@@ -270,6 +270,11 @@ def resolve(parameters: Mapping[str, Any], schema: Schema | None, n: int) -> Pla
     like = tensor_like(parameters["device"], DTYPES[str(checked["dtype"])])
     plan = _completed(checked | {"device": parameters["device"]}, schema, n, seed, like)
     if (rate := checked["learning_rate"]) is not None:
+        if isinstance(own := checked["training"], Algorithm):
+            raise ValueError(
+                f"learning_rate={rate:g} and training={own!r:.200} both say how fast to learn: give the "
+                "rate to the training, and leave learning_rate out"
+            )
         deprecated(
             f"learning_rate={rate:g} is said with the method of training now, such as "
             f"training=distgp.training.Fact('adam', learning_rate={rate:g}): the parameter"

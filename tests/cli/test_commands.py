@@ -34,6 +34,24 @@ def test_predictions_beside_the_other_columns(run, folder):
     assert 0.8 < inside <= 1 and np.abs(mean - test["level"]).mean() < 1.5
 
 
+def test_columns_that_are_not_used_are_written_as_they_were(run, folder):
+    text = "id,note,site,east\n007,1.50,hill,0.5\n1e3,,lake,1\n"
+    (folder / "odd.csv").write_text(text)
+    run("predict", "model.safetensors", "odd.csv", "-o", "odd-out.csv", cwd=folder)
+    title, *lines = (folder / "odd-out.csv").read_text().splitlines()
+    assert title == "id,note,site,east,mean,std,lower,upper"
+    assert [line.split(",")[:4] for line in lines] == [
+        ["007", "1.50", "hill", "0.5"],
+        ["1e3", "", "lake", "1"],
+    ]
+
+
+def test_a_table_in_the_place_of_the_model_is_told(run, folder):
+    said = run("predict", "test.csv", "model.safetensors", "-o", "p.csv", cwd=folder, fails=True)
+    assert "test.csv is not a model file of distgp" in said.stderr
+    assert "give a file that `save` or `distgp fit` wrote" in said.stderr
+
+
 def test_score_and_another_aggregator(run, folder):
     figures = json.loads(run("score", "model.safetensors", "test.csv", "--json", cwd=folder).stdout)
     assert figures["rows"] == 150 and figures["r2"] > 0.98 and 0.8 < figures["coverage_90"] <= 1

@@ -98,7 +98,10 @@ NUMBERS = [f"{value:.2f}" for value in np.linspace(-3, 3, 40)]
         (["n/a", *map(str, range(10))], "10 of its 11 different values are numbers, but not 'n/a'"),
         ([f"{day:02}.12.2024" for day in range(1, 32)], "31 different values are dates: convert"),
         ([f"name {i}" for i in range(40)], "40 different values in 40 rows"),
-        ([value.replace(".", ",") for value in NUMBERS], "40 different values in 40 rows"),
+        (
+            [value.replace(".", ",") for value in NUMBERS],
+            "its numbers have commas, such as '-0,08'",
+        ),
     ],
 )
 def test_numbers_dates_and_names_do_not_become_categories(texts, message):
@@ -114,3 +117,15 @@ def test_numbers_dates_and_names_do_not_become_categories(texts, message):
 def test_labels_that_are_numbers_stay_labels():
     for texts in (["1", "2", "3", "other"] * 9, [*map(str, range(12))] * 3, ["a", "b"] * 20):
         assert len(learn(pa.table({"x": texts}), None).features) == len(set(texts))
+
+
+@pytest.mark.parametrize("count", [30, 300])
+def test_numbers_with_decimal_commas_are_told(count):
+    texts = [f"{i},5" for i in range(count)]
+    table = pa.table({"a": texts, "y": np.arange(float(count))})
+    with pytest.raises(TableError, match=r"its numbers have commas, such as '0,5': .*decimal=','"):
+        learn(table, "y")
+    with pytest.raises(TableError, match=r"'y' is string, expected numbers with points, got '0,5'"):
+        learn(pa.table({"a": np.arange(float(count)), "y": texts}), "y")
+    few = pa.table({"a": ["1,5", "2,5"] * 15, "y": np.arange(30.0)})
+    assert learn(few, "y").inputs[0].categories == ("1,5", "2,5")

@@ -16,6 +16,7 @@ from distgp.data import rows as frames
 from distgp.data.encoding import NewTextWarning
 from distgp.data.rows import is_plain, is_table, to_arrow
 from distgp.data.table import TableError
+from distgp.plotting import plot_slices
 
 FIXED = {"expert": "sparse", "n_inducing": 60, "n_iter": 20}
 
@@ -199,6 +200,28 @@ def test_mistakes_are_told(change, message):
     table, y = rows()
     with pytest.raises(ValueError, match=message):
         DistributedGPRegressor(**FIXED).fit(change(table), y)
+
+
+def test_an_array_for_a_model_of_a_table_is_told_the_columns_of_the_table():
+    table = pd.DataFrame({"when": pd.date_range("2024", periods=30), "city": ["u", "v", "w"] * 10})
+    gp = DistributedGPRegressor(training=None, dates="expand").fit(table, np.arange(30.0))
+    for call in (gp.predict, gp.novelty, lambda X: plot_slices(gp, X)):
+        with pytest.raises(
+            ValueError, match=r"X has 2 features, .* with its columns 'when', 'city'"
+        ):
+            call(np.ones((5, 2)))
+
+
+def test_targets_are_not_imputed_and_the_advice_says_so():
+    table, y = pd.DataFrame({"a": np.arange(30.0)}), np.arange(30.0)
+    y[3] = np.nan
+    with pytest.raises(ValueError, match="since targets are never imputed") as told:
+        DistributedGPRegressor(missing="impute", training=None).fit(table, y)
+    assert 'missing="drop" does it' in str(told.value) and 'missing="impute"' not in str(told.value)
+    assert (
+        DistributedGPRegressor(missing="drop", training=None).fit(table, y).experts_.row_count()
+        == 29
+    )
 
 
 def test_a_table_without_a_column_is_refused(fitted):

@@ -193,6 +193,48 @@ def test_a_file_that_breaks_off_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_csv_puts_into_quotes_what_needs_them_alone(tmp_path):
+    lines = 'id,size,note\n007,1.50,plain\n1e3,,"a, ""b""\nc"\n'
+    (tmp_path / "t.csv").write_text(lines)
+    (piece,) = Table.open(tmp_path / "t.csv").batches({})
+    with sink(tmp_path / "out.csv") as write:
+        write(piece)
+    assert (tmp_path / "out.csv").read_text() == lines
+    values = pa.record_batch({"t": ["", None], "x": [1.5, None], "b": [True, None]})
+    with sink(tmp_path / "values.csv") as write:
+        write(values)
+        write(values)
+    assert (tmp_path / "values.csv").read_text() == "t,x,b\n" + 2 * '"",1.5,true\n,,\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("a;b\n1.5;2\n", r"by semicolons, .*pandas.read_csv\('t.csv', sep=';'\)"),
+        ("a;b\n1,5;2,5\n", r"by semicolons, expected commas, .* sep=';', decimal=','\)"),
+        ('"a, in m";"b"\n1;2\n', "is separated by semicolons"),
+        ("a\tb\n1\t2\n", r"is separated by tabs, .* sep='\\t'\)"),
+    ],
+)
+def test_another_separator_than_a_comma_is_told(tmp_path, lines, said):
+    (tmp_path / "t.csv").write_text(lines)
+    with pytest.raises(TableError, match=said):
+        Table.open(tmp_path / "t.csv")
+
+
+def test_utf_16_is_told(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n", encoding="utf-16")
+    with pytest.raises(TableError, match="is written in UTF-16, expected UTF-8: convert it"):
+        Table.open(tmp_path / "t.csv")
+
+
+def test_semicolons_in_names_and_values_are_no_separators(tmp_path):
+    (tmp_path / "t.csv").write_text('"a;b",c;d\n1;2,3\n')
+    assert Table.open(tmp_path / "t.csv").read().to_pylist() == [{"a;b": "1;2", "c;d": 3}]
+    (tmp_path / "one.csv").write_text('"a;b"\n1\n')
+    assert Table.open(tmp_path / "one.csv").names == ["a;b"]
+
+
 def test_csv_refuses_lists(tmp_path):
     with pytest.raises(TableError, match=r"column 'l' is list.*, which CSV cannot hold"):
         written(tmp_path / "t.csv", pa.table({"l": [[1, 2]]}))

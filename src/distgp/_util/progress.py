@@ -197,3 +197,26 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
     form = f"{{:<{first}}}" + "".join(f"  {{:>{width}}}" for width in others)
     return [form.format(*line) for line in lines]
+
+
+def stacked(lines: Sequence[Sequence[str]], widest: int) -> list[str]:
+    """Align columns of text, in tables below each other where they are wider than `widest` side by side.
+
+    Each of these begins with the first column, with long names cut in the middle, and leaves out the lines
+    that it has nothing to say of.
+    """
+    if len((found := aligned(lines))[0]) <= widest:
+        return found
+    half = widest // 4
+    names = [n if len(n) <= 2 * half else f"{n[:half]}…{n[1 - half :]}" for n, *_ in lines]
+
+    def table(places: Sequence[int]) -> list[str]:
+        own = [[n, *(line[i] for i in places)] for n, line in zip(names, lines, strict=True)]
+        return aligned([line for line in own if any(line[1:])])
+
+    groups = [[1]]
+    for place in range(2, len(lines[0])):
+        if len(table([*groups[-1], place])[0]) > widest:
+            groups.append([])
+        groups[-1].append(place)
+    return "\n\n".join("\n".join(table(group)) for group in groups).split("\n")

@@ -27,6 +27,7 @@ from distgp.data.values import (
     kind_of,
     numbers,
     refuse_misread,
+    with_comma,
     zone_of,
 )
 
@@ -264,7 +265,7 @@ class Columns:
         wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
         there = set(names)
         if lacking := [name for name in wanted if name not in there]:
-            lacks, has = _listed(lacking), _listed(names)
+            lacks, has = listed(lacking), listed(names)
             raise TableError(
                 f"the table lacks the column(s) {lacks} that the model needs; it has {has}"
             )
@@ -324,14 +325,17 @@ def learn_columns(
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
     for name in (*(() if target is None else (target,)), *(features or ()), *drop, *categorical):
         if name not in names:
-            raise TableError(f"no column {name!r}; the table has {_listed(schema.names)}")
+            raise TableError(f"no column {name!r}; the table has {listed(schema.names)}")
     meant = [name for name in schema.names if not INDEX.fullmatch(name)]
     given = dict.fromkeys(features) if features else meant
     kept = [name for name in given if name != target and name not in dropped]
     if not kept:
         raise TableError(f"no input columns are left beside the target {target!r}")
     if target is not None and kind_of(schema.field(target).type) not in ("number", "empty"):
-        raise TableError(f"the target {target!r} is {schema.field(target).type}, expected numbers")
+        type_, hint = schema.field(target).type, ""
+        if kind_of(type_) == "category" and (example := with_comma(texts_of(target))):
+            hint = f" with points, got {example!r}: read them by pandas.read_csv(…, decimal=',')"
+        raise TableError(f"the target {target!r} is {type_}, expected numbers{hint}")
     fields = (schema.field(name) for name in kept)
     inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates, rows) for f in fields)
     return Columns(target or "", tuple(inputs))
@@ -356,7 +360,7 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
     return np.asarray(~absent.any(1))
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Join names for an error message: the first of them where there are many."""
     shown = ", ".join(map(repr, names[:MOST_NAMES]))
     return shown + (f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else "")

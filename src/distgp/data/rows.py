@@ -13,7 +13,7 @@ import pyarrow as pa
 from narwhals.dependencies import is_pandas_dataframe
 from numpy.typing import ArrayLike
 
-from distgp.data.encoding import Columns, complete_rows, learn
+from distgp.data.encoding import Columns, complete_rows, learn, listed
 from distgp.data.table import TableError
 
 if TYPE_CHECKING:
@@ -65,6 +65,16 @@ class Schema:
     def blocks(self) -> list[tuple[int, ...]]:
         """The places of the numbers made of each text column."""
         return [] if self.table is None else self.table.blocks
+
+    def check_width(self, X: np.ndarray, model: str) -> None:
+        """Refuse numbers of another count of columns than those made of the training rows."""
+        wants = f"is expecting {self.n_features} features as input: give the columns that it was fitted to"
+        if self.table is not None:
+            wants = (
+                f"was fitted to a table: give one with its columns {listed([*self.table.places])}"
+            )
+        if X.shape[1] != self.n_features:
+            raise ValueError(f"X has {X.shape[1]} features, but {model} {wants}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,14 +262,21 @@ def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
             raise ValueError(
                 f"{names} must be numbers, {error}: convert them, by pandas.to_numeric for one{text}"
             ) from error
+        if str(error).startswith(("Expected 2D array", "Expected a 2-dimensional")):
+            raise ValueError(
+                "X must have rows and columns, got values of another dimension: where these are targets, "
+                "give X first and y second. Reshape your data by X.reshape(-1, 1) where it is one column, "
+                "or X.reshape(1, -1) where it is one row"
+            ) from error
         what, found, _ = str(error).partition("contains NaN.")
         if not found:
             raise
-        does = (
-            '; given a table (pandas, polars, pyarrow), missing="drop" or missing="impute" does it'
-        )
+        fill, impute = " or fill them in", ' or missing="impute"'
+        if what == "Input y ":
+            fill, impute = ", since targets are never imputed", ""
+        does = f'; given X as a table (pandas, polars, pyarrow), missing="drop"{impute} does it'
         raise ValueError(
-            f"{what}contains NaN: leave those rows out or fill them in{does if tables else ''}"
+            f"{what}contains NaN: leave those rows out{fill}{does if tables else ''}"
         ) from error
 
 

@@ -5,12 +5,14 @@ A table is one file, a folder or a glob, here or on any file system of pyarrow.
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -22,6 +24,7 @@ from distgp.files.writing import whole
 
 BATCH_ROWS = 2**16  # rows that are read, predicted and written at a time
 CSV_BLOCK = 2**24  # bytes of a CSV file that a row may have, and from which types are guessed
+CSV_HEAD = 2**14  # bytes of a CSV file by which its separator is known
 CSV_PIECES = csv.ReadOptions(block_size=CSV_BLOCK)
 CSV_FORM = csv.ParseOptions(newlines_in_values=True)
 Types: TypeAlias = "Mapping[str, pa.DataType | None]"
@@ -128,19 +131,39 @@ class Table:
 @contextmanager
 def sink(path: str | Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Yield a function that writes batches to a table, which appears whole at the end, or not at all."""
-    kind, writer = kind_of(path), None
+    kind, write_batch = kind_of(path), None
     with whole(path) as part, ExitStack() as writers:
 
         def write(batch: pa.RecordBatch) -> None:
-            nonlocal writer
-            if writer is None:
-                if kind == "csv":
-                    _refuse_nested(batch.schema)
+            nonlocal write_batch
+            if write_batch is None:
                 file = writers.enter_context(part.open("wb"))  # a name that pyarrow cannot read
-                writer = writers.enter_context(_WRITERS[kind](file, batch.schema))
-            writer.write_batch(batch)
+                if kind == "csv":
+                    write_batch = _csv_writer(file, batch.schema)
+                else:
+                    writer = writers.enter_context(_WRITERS[kind](file, batch.schema))
+                    write_batch = writer.write_batch
+            write_batch(batch)
 
         yield write
+
+
+def _csv_writer(file: BinaryIO, schema: pa.Schema) -> Callable[[pa.RecordBatch], object]:
+    """Write the names of the columns, and return a function that writes batches below them."""
+    _refuse_nested(schema)
+    file.write(_csv_lines([pa.array([name]) for name in schema.names]))
+    return lambda batch: file.write(_csv_lines(batch.columns))
+
+
+def _csv_lines(columns: Sequence[pa.Array]) -> bytes:
+    """Write columns as lines of CSV; pyarrow's own writer puts all texts, numbers too, into quotes."""
+    texts = [column.cast(pa.string()) for column in columns]
+    for place, text in enumerate(texts):
+        doubled = pc.replace_substring(text, '"', '""')
+        quoted = pc.binary_join_element_wise('"', doubled, '"', "")
+        texts[place] = pc.if_else(pc.match_substring_regex(text, '^$|[",\r\n]'), quoted, text)
+    lines = pc.binary_join_element_wise(*texts, ",", null_handling="replace")
+    return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
 
 
 def refuse_repeated(names: Sequence[str], table: str) -> None:
@@ -218,6 +241,28 @@ def _empty_is_missing(rows: AnyRows) -> AnyRows:
     return type(rows).from_arrays(found, schema=rows.schema)
 
 
+def _refuse_other_forms(file: pa.NativeFile, path: str) -> None:
+    """Refuse a CSV file in UTF-16, or with semicolons or tabs between values, as spreadsheets write it."""
+    head = file.read(CSV_HEAD)
+    file.seek(0)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise TableError(
+            f"{path} is written in UTF-16, expected UTF-8: convert it, for example by "
+            "iconv -f utf-16 -t utf-8"
+        )
+    first, *others = head.splitlines() or [b""]
+    plain = re.sub(rb'"[^"]*"', b"", first)
+    mark = next((mark for mark in (";", "\t") if mark.encode() in plain), None)
+    if mark is None or b"," in plain:
+        return
+    decimal = ", decimal=','" if any(re.search(rb"\d,\d", line) for line in others) else ""
+    raise TableError(
+        f"{path} is separated by {'semicolons' if mark == ';' else 'tabs'}, expected commas, and numbers "
+        f"with decimal points: convert it, for example by pandas.read_csv({Path(path).name!r}, sep={mark!r}"
+        f"{decimal}).to_csv('commas.csv', index=False)"
+    )
+
+
 def _refuse_bytes(schema: pa.Schema, path: str) -> None:
     """Refuse a CSV file whose texts are not UTF-8: pyarrow calls such columns binary."""
     if bad := [field.name for field in schema if is_binary(field.type)]:
@@ -242,6 +287,8 @@ def _reader(
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a file for its schema and its batches."""
     with reading(system, path, kind) as file:
+        if kind == "csv":
+            _refuse_other_forms(file, path)
         schema, pieces = _READERS[kind](file, types, rows)
         _ = schema.names  # which pyarrow reads as UTF-8 now, and not before
         if kind == "csv":
@@ -278,4 +325,4 @@ def _conversion(types: Types) -> csv.ConvertOptions:
 
 
 _READERS: dict[str, Callable[..., Any]] = {"csv": _csv, "parquet": _parquet, "arrow": _arrow}
-_WRITERS = {"csv": csv.CSVWriter, "parquet": parquet.ParquetWriter, "arrow": pa.ipc.new_file}
+_WRITERS = {"parquet": parquet.ParquetWriter, "arrow": pa.ipc.new_file}

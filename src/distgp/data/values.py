@@ -81,8 +81,21 @@ def categories_of(name: str, texts: set[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def with_comma(texts: set[str]) -> str | None:
+    """Return a number with a comma among texts that are all numbers; None where there is no such."""
+    if not all(_LIKE_A_NUMBER.fullmatch(text) for text in texts):
+        return None
+    return min((text for text in texts if "," in text), default=None)
+
+
 def refuse_misread(name: str, texts: set[str], rows: int) -> None:
     """Refuse texts that are numbers or dates with a few others among them, or all names of one row."""
+    if len(texts) > FEW_CATEGORIES and (example := with_comma(texts)):
+        raise TableError(
+            f"column {name!r} is text, since its numbers have commas, such as {example!r}: write them with "
+            "points, by pandas.read_csv(…, decimal=',') for one, or say that they are labels by "
+            f"categorical=[{name!r}] (--categorical {name})"
+        )
     if not FEW_CATEGORIES < len(texts) <= MOST_CATEGORIES:
         return
     dates = {text for text in texts if _LIKE_A_DATE.match(text)}

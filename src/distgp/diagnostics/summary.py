@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distgp._util.progress import aligned, counted, in_words
+from distgp._util.progress import counted, in_words, stacked
 from distgp.data.encoding import Columns
 from distgp.data.rows import Schema
 from distgp.diagnostics import hyperparameters as h
@@ -155,11 +155,14 @@ class Summary:
             pairs = target.lines()
             width = max(len(title) for title, _ in pairs)
             head = [f"target {target.target}"] if len(self.targets) > 1 else []
-            blocks.append(
-                "\n".join([*head, *(f"{title:{width}s}  {said}" for title, said in pairs)])
-            )
+            hanging = {"subsequent_indent": " " * (width + 2), "break_on_hyphens": False}
+            said = [
+                fill(text, WIDEST, initial_indent=f"{title:{width}s}  ", **hanging)
+                for title, text in pairs
+            ]
+            blocks.append("\n".join([*head, *said]))
             titles, lines = target.table(self.columns, self.shared)
-            blocks.append("\n".join([*aligned([titles, *lines]), *self._left_out(lines)]))
+            blocks.append("\n".join([*stacked([titles, *lines], WIDEST), *self._left_out(lines)]))
         return "\n\n".join([*blocks, *map(str, self.choices)])
 
     def html(self) -> str:

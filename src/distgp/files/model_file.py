@@ -109,8 +109,8 @@ def _opened(path: Path | str) -> Iterator[tuple[Any, dict[str, str]]]:
             yield file, found
     except SafetensorError as error:
         raise ModelFileError(
-            f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): save the "
-            "model again"
+            f"{path} is not a model file of distgp, or it is truncated or damaged ({error}): give a file "
+            "that `save` or `distgp fit` wrote, or save the model again"
         ) from error
 
 

@@ -18,7 +18,7 @@ from distgp.data import rows as frames
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.forecasting.peers import Forecast, Peers
 from distgp.forecasting.result import Backtest
-from distgp.forecasting.series import Fold, Length, Series
+from distgp.forecasting.series import Fold, Length, Series, check_model
 from distgp.forecasting.window import MovingWindow
 from distgp.regressor import DistributedGPRegressor
 
@@ -66,7 +66,8 @@ def backtest(
         How far ahead to forecast: steps, where a step is the median distance of successive times; or a
         duration such as "1 week" or "36 h", where the times are dates.
     folds : int, default=5
-        The number of stretches that are forecast.
+        The number of stretches that are forecast. Errors within a stretch go together, so that the cover
+        of a few steps in 5 stretches may be 0.1 off: give more before you judge by it.
     window : int, str or timedelta, optional
         How far back rows are learnt from, by default all the way.
     season : int, str or timedelta, optional
@@ -93,10 +94,11 @@ def backtest(
     >>> found.table("all").column("model").to_pylist()
     ['GP', 'seasonal naive', 'gradient boosting']
     """
-    if getattr(gp, "validation", None) == "groups" or not hasattr(gp, "predict_quantiles"):
+    check_model(gp)
+    if gp.validation == "groups":
         raise ValueError(
-            "backtest expects a DistributedGPRegressor whose validation is 'last' or 'random', since "
-            f"forecasts are of rows to come, got {gp!r:.200}"
+            "backtest expects a model whose validation is 'last' or 'random', since forecasts are of rows "
+            f"to come, got {gp!r:.200}"
         )
     levels = tuple(sorted(set(probabilities("quantiles", quantiles))))
     a_count()("folds", folds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from distgp.data import rows as frames
 from distgp.data.encoding import kind_of, numbers
 from distgp.data.table import TableError, pc
 from distgp.kernels.names import TIMES, UNITS
+from distgp.regressor import DistributedGPRegressor
 
 Length = int | str | timedelta | np.timedelta64
 """A stretch of time: a number of steps, a text such as "1 week", or a duration."""
@@ -64,18 +66,20 @@ class Series:
     @staticmethod
     def of(table: frames.Frame, time: str, target: str, drop: bool) -> Series:
         """Read a table; rows without a target or a time are left out where they are to be dropped."""
-        if not frames.is_table(table):
-            raise TableError(
-                "backtest expects a table of pandas, polars or pyarrow with columns for time and target, "
-                f"got {type(table).__name__}"
-            )
-        rows = frames.to_arrow(table)
+        rows = as_table(table)
         for name, said in (("time", time), ("target", target)):
             if not isinstance(said, str):
                 got = type(said).__name__
                 raise TableError(f"{name} must be the name of a column, got a {got}")
             if said not in rows.schema.names:
-                raise TableError(f"{name}={said!r} is no column; there are {rows.schema.names}")
+                index = getattr(getattr(table, "index", None), "names", ())
+                hint = (
+                    ": it is the index, of which reset_index makes a column"
+                    if said in index
+                    else ""
+                )
+                there = rows.schema.names
+                raise TableError(f"{name}={said!r} is no column; there are {there}{hint}")
         if time == target:
             raise TableError(f"time and target are both {time!r}: name two columns")
         y, (when, dated) = (
@@ -85,10 +89,12 @@ class Series:
         known = np.isfinite(y) & np.isfinite(when)
         if not known.all() and not drop:
             raise TableError(
-                f"{int((~known).sum())} of {len(y)} rows have no {target!r} or no {time!r}: leave them "
-                "out, or give the model missing='drop'"
+                f"{int((~known).sum())} of {len(y)} rows have no {target!r} or no {time!r}, or an "
+                "infinite one: leave them out, or give the model missing='drop'"
             )
         order = np.flatnonzero(known)[np.argsort(when[known], kind="stable")]
+        if not len(order):
+            raise TableError(f"no row has both {target!r} and {time!r}: give some that do")
         apart = np.diff(np.unique(when[order]))
         if not len(apart):
             raise TableError(f"all rows have the same {time!r}: a forecast needs times that differ")
@@ -157,6 +163,25 @@ class Series:
             last = str(self.times[int(train[-1])].as_py())
             made.append(Fold(number, count, last, train, test, step, place))
         return made
+
+
+def as_table(table: object) -> pa.Table:
+    """Read a table of any library; refuse what is none."""
+    if not frames.is_table(table):
+        raise TableError(
+            "expected a table of pandas, polars or pyarrow with columns for time and target, got "
+            f"{type(table).__name__}"
+        )
+    return frames.to_arrow(cast(frames.Frame, table))
+
+
+def check_model(gp: object) -> None:
+    """Refuse what is no model of ours, its class included."""
+    if not isinstance(gp, DistributedGPRegressor):
+        made = f"the class {gp.__name__}: call it first" if isinstance(gp, type) else f"{gp!r:.200}"
+        raise TypeError(
+            f"expected a DistributedGPRegressor, such as forecasts are made by, got {made}"
+        )
 
 
 def _is_whole(number: float) -> bool:

@@ -9,8 +9,9 @@ import pyarrow as pa
 from sklearn.base import clone
 
 from distgp.data import rows as frames
-from distgp.data.table import TableError
-from distgp.forecasting.series import SLACK, Length, Series
+from distgp.data.table import TableError, pc
+from distgp.data.values import as_text, kind_of, zone_of
+from distgp.forecasting.series import SLACK, Length, Series, as_table, check_model
 from distgp.regressor import DistributedGPRegressor
 
 
@@ -56,6 +57,7 @@ class MovingWindow:
     def __init__(
         self, gp: DistributedGPRegressor, *, time: str, target: str, length: Length
     ) -> None:
+        check_model(gp)
         self.gp = cast(DistributedGPRegressor, clone(gp)).set_params(warm_start=True)
         self.time, self.target, self.length = time, target, length
         self.rows: pa.Table | None = None
@@ -79,19 +81,41 @@ class MovingWindow:
         ----------
         table : table
             Rows with the columns of `fit`, in any order. Rows that are too old are forgotten at once.
-            Give each row once: one that comes again counts again.
+            A row that is in the window already takes the place of the old one, as a correction: it is the
+            row of the same time, or, where several rows have the same time, that of the same inputs.
         """
         if self.rows is None:
             raise ValueError("update expects a window that was fitted: call fit first")
-        new, schema = frames.to_arrow(table), self.rows.schema
-        if lacking := [name for name in schema.names if name not in new.schema.names]:
-            raise TableError(f"the new rows lack {lacking}; they need {schema.names}")
-        both = pa.concat_tables([self.rows, new.select(schema.names).cast(schema)])
+        new, names = as_table(table), self.rows.schema.names
+        if lacking := [name for name in names if name not in new.schema.names]:
+            raise TableError(f"the new rows lack {lacking}; they need {names}")
+        new = new.select(names)
+        schema = pa.schema(
+            [_common(*pair) for pair in zip(self.rows.schema, new.schema, strict=True)]
+        )
+        try:
+            rows, new = self.rows.cast(schema), new.cast(schema)
+        except pa.ArrowException as error:
+            raise TableError(
+                f"the new rows have values of another kind than those in the window: {error}"
+            ) from error
+        both = pa.concat_tables([self._without(rows, new), new])
         training = self.gp.training
         try:
             return self._take(both, self.gp.set_params(training=None))
         finally:
             self.gp.set_params(training=training)
+
+    def _without(self, rows: pa.Table, new: pa.Table) -> pa.Table:
+        """The rows in the window that do not come again among the new ones."""
+        once = all(len(pc.unique(one.column(self.time))) == len(one) for one in (rows, new))
+        names = [self.time] if once else [n for n in rows.schema.names if n != self.target]
+        old, again = (
+            list(zip(*(as_text(one.column(n)).to_pylist() for n in names), strict=True))
+            for one in (rows, new)
+        )
+        known = set(again)
+        return rows.filter(pa.array([key not in known for key in old], pa.bool_()))
 
     def _take(self, table: frames.Frame, gp: DistributedGPRegressor) -> Self:
         """Fit the model to the rows of a table that are in the window, and keep them."""
@@ -103,3 +127,14 @@ class MovingWindow:
         gp.fit(inputs, y, **times)
         self.rows = inputs.append_column(self.target, pa.array(y))
         return self
+
+
+def _common(old: pa.Field, new: pa.Field) -> pa.Field:
+    """The type of a column that holds old and new values: that of the old, or fractions for integers."""
+    if bool(zone_of(old.type)) != bool(zone_of(new.type)) and kind_of(new.type) == "date":
+        raise TableError(
+            f"column {old.name!r} holds {old.type} in the window, and {new.type} in the new rows: give "
+            "times with a time zone in both, or in neither"
+        )
+    wider = pa.types.is_integer(old.type) and pa.types.is_floating(new.type)
+    return new if wider else old

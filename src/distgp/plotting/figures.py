@@ -159,6 +159,9 @@ def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
     close : bool, default=True
         Whether to close the figure afterwards.
     """
+    if not isinstance(figure, Figure):
+        own = ": give its attribute `figure`" if isinstance(figure, Axes) else ""
+        raise TypeError(f"expected a Figure to write, got {type(figure).__name__}{own}")
     path, kind = Path(path), check_suffix(path)
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
     with whole(path) as part:
@@ -226,10 +229,13 @@ class Subject:
 
     def rows(self, X: ArrayLike) -> np.ndarray:
         """Return rows as numbers; columns of a table are found by name, in any order, among others."""
-        rows = np.asarray(_numbers(self.model, X), dtype=np.float64)
-        d = self.model.model_.schema.n_features
-        if rows.ndim != 2 or rows.shape[1] != d:
+        with frames.as_numbers("X"):
+            rows = np.asarray(_numbers(self.model, X), dtype=np.float64)
+        schema = self.model.model_.schema
+        if rows.ndim != 2 or not len(rows):
+            d = len(schema.places)
             raise ValueError(f"expected X with rows of {d} columns, got shape {rows.shape}")
+        schema.check_width(rows, type(self.model).__name__)
         return rows
 
 

@@ -9,6 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
+from distgp._util.checks import is_integer
+from distgp.data import rows as frames
+from distgp.data.encoding import listed
 from distgp.plotting import figures
 
 if TYPE_CHECKING:
@@ -41,10 +44,18 @@ def plot_map(
     ax : Axes, optional
         Where to draw.
     """
-    if variable not in data:
+    if not hasattr(data, "data_vars"):
+        raise TypeError(
+            "expected data as returned by maps.predict_grid or maps.simulate, an xarray.Dataset, got "
+            f"{type(data).__name__}"
+        )
+    if not isinstance(variable, str) or variable not in data:
         raise ValueError(f"expected one of {', '.join(map(str, data))}, got variable={variable!r}")
     values = data[variable]
     if "draw" in values.dims:
+        count = values.sizes["draw"]
+        if not is_integer(draw) or not -count <= draw < count:
+            raise ValueError(f"draw must be a number from 0 to {count - 1}, got {draw!r}")
         values = values.isel(draw=draw)
     if values.ndim != 2:
         raise ValueError(
@@ -60,15 +71,31 @@ def plot_map(
     limits, bar = (ax.get_xlim(), ax.get_ylim()), cast(Any, ax.figure)
     bar.colorbar(mesh, ax=ax, label=variable)
     if points is not None:
-        at: Any = points
-        named = hasattr(at, "columns")
-        east, north = (at[across], at[up]) if named else np.asarray(points, np.float64).T[:2]
-        figures.draw_points(
-            ax, np.asarray(east), np.asarray(north), color="white", markeredgecolor="0.2"
-        )
+        east, north = _places(points, across, up)
+        figures.draw_points(ax, east, north, color="white", markeredgecolor="0.2")
         ax.set(xlim=limits[0], ylim=limits[1])
     if across.lower().startswith("lon") and up.lower().startswith("lat"):
         # A degree of longitude is as long as one of latitude at the equator alone.
         ax.set_aspect(1.0 / max(0.1, math.cos(math.radians(float(np.mean(y))))))
     ax.set(xlabel=across, ylabel=up)
     return ax
+
+
+def _places(points: ArrayLike, across: str, up: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coordinates of points: columns of a table by their names, those of an array in order."""
+    if frames.is_table(points):
+        there = frames.names_of(table := cast(Any, points))
+        if lacking := [name for name in (across, up) if name not in there]:
+            raise ValueError(
+                f"points has no column {', '.join(map(repr, lacking))}; it has {listed(there)}: rename its "
+                "columns as the axes of the map, or give an array of two columns"
+            )
+        return np.asarray(table[across]), np.asarray(table[up])
+    with frames.as_numbers("points", tables=False):
+        found = np.asarray(points, np.float64)
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise ValueError(
+            f"points must be a table with the columns {across!r} and {up!r}, or an array of shape (n, 2), "
+            f"got shape {found.shape}"
+        )
+    return found[:, 0], found[:, 1]

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from distgp._util.checks import one_of
 from distgp.diagnostics.compare import Result
 from distgp.diagnostics.summary import column_names
 from distgp.experts import Parameters
@@ -136,6 +137,8 @@ def plot_comparison(
     ax : Axes, optional
         Where to draw.
     """
+    _check_results(results)
+    one_of("rmse", "nlpd", "w2", "seconds", "coverage")("metric", metric)
     shown = [result for result in results if getattr(result, metric) is not None]
     if not shown:
         raise ValueError(f"none of these results has a {metric} to draw")
@@ -166,6 +169,7 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
     results : sequence of Result
         The results that `distgp.diagnostics.compare.compare` returns.
     """
+    _check_results(results)
     shown = [m for m in ("rmse", "nlpd", "w2") if any(getattr(r, m) is not None for r in results)]
     if not shown:
         raise ValueError("none of these results has figures to draw")
@@ -180,6 +184,15 @@ def comparison_figure(results: Sequence[Result]) -> Figure:
         handles = [Patch(label=kind, **style) for kind, style in BARS.items() if kind in done]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
+
+
+def _check_results(results: object) -> None:
+    """Refuse what is no list of results."""
+    if not isinstance(results, Sequence) or not all(isinstance(one, Result) for one in results):
+        raise TypeError(
+            "expected the results that distgp.diagnostics.compare.compare returns, got "
+            f"{type(results).__name__}"
+        )
 
 
 def _kind_of_result(result: Result) -> str:

@@ -9,8 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
+from distgp._util.checks import a_count, a_seed
 from distgp._util.progress import counted
 from distgp.aggregation import Aggregator
+from distgp.data.rows import as_numbers, observed_targets
 from distgp.mixin import ModelMixin
 from distgp.plotting import figures
 from distgp.plotting.figures import BAND, Columns, Subject, predicted, quantile
@@ -60,8 +62,10 @@ def plot_prediction(
         grid = np.linspace(x.min() - margin, x.max() + margin, 400)
     ax = figures.one_axes(ax)
     if x is not None and y is not None:
-        figures.draw_points(ax, x, shown.of_target(np.asarray(y)))
-    points = np.reshape(np.asarray(grid, dtype=np.float64), (-1, 1))
+        several = () if model.model_.one_target else (len(model.model_.targets),)
+        figures.draw_points(ax, x, shown.of_target(observed_targets(y, (len(x), *several))))
+    with as_numbers("grid", tables=False):
+        points = np.reshape(np.asarray(grid, dtype=np.float64), (-1, 1))
     _draw_band(ax, shown, points[:, 0], points, latent)
     ax.set(xlabel=shown.names[0], ylabel=shown.label("prediction"))
     ax.legend()
@@ -99,7 +103,8 @@ def plot_slices(
     """
     shown = Subject.of(model, features, target)
     rows = shown.rows(X)
-    still = shown.middle(rows) if at is None else np.ravel(np.asarray(at, dtype=np.float64))
+    with as_numbers("at", tables=False):
+        still = shown.middle(rows) if at is None else np.ravel(np.asarray(at, dtype=np.float64))
     if len(still) != rows.shape[1]:
         raise ValueError(f"expected `at` to have {rows.shape[1]} values, got {len(still)}")
     drawn = figures.panels(len(shown.columns), axes)
@@ -186,6 +191,8 @@ def plot_partial_dependence(
     target : int, default=0
         Which target to draw, where there are several.
     """
+    a_count()("sample", sample)
+    random_state = a_seed("random_state", random_state)
     shown = Subject.of(model, features, target)
     rows = shown.rows(X)
     some = rows[np.random.default_rng(random_state).permutation(len(rows))[:sample]]
@@ -313,8 +320,7 @@ def plot_relevance(model: ModelMixin, most: int = 20, ax: Axes | None = None) ->
         Where to draw.
     """
     figures.check_model(model)
-    if most < 1:
-        raise ValueError(f"expected `most` to be 1 at least, got {most}")
+    a_count()("most", most)
     about = model.summary()
     names, shares = about.relevance_by_column()
     order = np.argsort(-shares.mean(0), kind="stable")[:most]
@@ -391,10 +397,14 @@ def _checked(
     model: ModelMixin, X: ArrayLike, y: ArrayLike, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return means, standard deviations, and targets of the same shape."""
-    targets = np.asarray(y, dtype=np.float64)
-    mean, std = predicted(model, X, **options)
-    if targets.shape != mean.shape:
-        raise ValueError(f"expected y of shape {mean.shape}, got {targets.shape}")
+    mean, std = predicted(figures.check_model(model), X, **options)
+    targets = observed_targets(y, mean.shape)
+    known = np.isfinite(targets - mean).reshape(len(mean), -1).all(1)
+    if not known.all():
+        raise ValueError(
+            f"{int((~known).sum())} of {len(mean)} rows have no target, or values that are missing: leave "
+            "them out of the plot"
+        )
     return mean, std, targets
 
 

@@ -19,6 +19,7 @@ from distgp.linalg.factors import (
     cholesky_solve,
     clear_cholesky,
     gram,
+    half_cholesky,
     half_inverse,
     least_squares,
     log_det,
@@ -35,6 +36,6 @@ from distgp.linalg.large import cholesky_, invert_
 __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
     "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
-    "half_inverse", "invert_", "least_squares", "log_det", "minus_gram", "pivoted_cholesky", "rounding_of",
-    "solve_lower", "solve_upper", "triangle", "truncated_solve",
+    "half_cholesky", "half_inverse", "invert_", "least_squares", "log_det", "minus_gram",
+    "pivoted_cholesky", "rounding_of", "solve_lower", "solve_upper", "triangle", "truncated_solve",
 ]  # fmt: skip

@@ -21,17 +21,15 @@ from distgp.linalg.factors import (
     gram,
     half_cholesky,
     half_inverse,
-    least_squares,
     log_det,
     minus_gram,
     pivoted_cholesky,
     rounding_of,
     solve_lower,
     solve_upper,
-    triangle,
-    truncated_solve,
 )
 from distgp.linalg.large import cholesky_, invert_
+from distgp.linalg.singular import least_squares, triangle, truncated_solve
 
 __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",

@@ -338,10 +338,14 @@ class OrderedRows:
 
     def sets(self, index: Tensor) -> Neighbours:
         """The rows with these places (B, k) as neighbours; -1 for none."""
-        at = index.clamp_min(0)
-        V = None if self.V is None else self.V[at]
-        factor = None if self.factor is None else self.factor[at]
-        return Neighbours(self.X[at], self.y[at], index >= 0, V, factor)
+        at = index.clamp_min(0).reshape(-1)
+
+        def taken(of_rows: Tensor) -> Tensor:  # twice as fast as of_rows[at]
+            return of_rows.index_select(0, at).reshape(*index.shape, *of_rows.shape[1:])
+
+        V = None if self.V is None else taken(self.V)
+        factor = None if self.factor is None else taken(self.factor)
+        return Neighbours(taken(self.X), taken(self.y), index >= 0, V, factor)
 
     def predict(self, X: Tensor, k: int, part: GlobalPart | None) -> Prediction:
         """Mean and latent variance at the rows of X, given the k nearest rows of each."""

@@ -126,3 +126,37 @@ def test_predictions_with_many_neighbours_are_those_of_the_whole_matrix(monkeypa
     whole = neighborhoods.conditional(theta, inputs(4, 3, 5), None, some)
     close(out.mean, whole.mean, rtol=1e-9)
     close(out.variance, whole.variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("k", [9, 70])
+@pytest.mark.parametrize("own_noise", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_predictions_are_those_of_one_point_after_another(shape, own_noise, k):
+    X, x = inputs(5 * k, 3).reshape(5, k, 3), inputs(5, 3, 5)
+    X[:, 3], X[2, 4] = X[:, 5], x[2]
+    real = inputs(5 * k, 1, 2).reshape(5, k) > -0.5
+    real[0] = True
+    factor = 0.5 + inputs(5 * k, 1, 3).reshape(5, k).abs() if own_noise else None
+    given = Neighbours(X, inputs(5 * k, 1, 1).reshape(5, k), real, None, factor)
+    theta = Parameters.of(1.3 * shape([0.6, 0.9, 1.4]), 0.05)
+    out = neighborhoods.conditional(theta, x, None, given)
+    for i, mine in enumerate(real):
+        rows, kernel = X[i][mine] / theta.kernel.kernel.lengthscale, theta.kernel.kernel
+        point = x[i] / kernel.lengthscale
+        noise = 0.05 * (torch.ones(len(rows), dtype=FLOAT) if factor is None else factor[i][mine])
+        S = 1.3 * kernel.shape((rows[:, None] - rows).square().sum(-1)) + torch.diag(noise)
+        c = 1.3 * kernel.shape((rows - point).square().sum(-1))
+        close(out.mean[i], c @ torch.linalg.solve(S, given.y[i][mine]), rtol=1e-10, atol=1e-12)
+        close(out.variance[i], 1.3 - c @ torch.linalg.solve(S, c), rtol=1e-10, atol=1e-12)
+
+
+def test_neighbours_that_are_all_the_same_get_the_jitter_of_the_whole_matrix(monkeypatch):
+    X = torch.ones(2, 70, 3, dtype=FLOAT)
+    y = torch.ones(2, 70, dtype=FLOAT)
+    given = Neighbours(X, y, torch.ones(2, 70, dtype=torch.bool))
+    theta = Parameters.of(1.3 * distgp.Matern32([0.6, 0.9, 1.4]), 1e-17)
+    found = neighborhoods.conditional(theta, X[:, 0], None, given)
+    monkeypatch.setattr(last_rows, "TILE", 1000)
+    whole = neighborhoods.conditional(theta, X[:, 0], None, given)
+    close(found.mean, whole.mean, rtol=1e-9)
+    close(found.mean, torch.ones(2, dtype=FLOAT), rtol=1e-9)

@@ -89,9 +89,44 @@ def test_threads_of_the_library_are_put_back_even_when_users_overlap():
     assert [library.get_num_threads() for library in libraries] == before
 
 
-def test_a_gram_matrix_is_taken_off_below_the_diagonal():
+@pytest.mark.parametrize("columns", [False, True], ids=["in rows", "in columns"])
+def test_a_gram_matrix_is_taken_off_below_the_diagonal(columns):
     S, V = spd(70, 3), torch.randn(3, 70, 40, dtype=FLOAT)
-    found = S.clone()
+    found = S.mT.contiguous().mT if columns else S.clone()
+    assert lapack.in_columns(found) == columns
     lapack.subtract_gram_(found, V)
     close(found.tril(), (S - V @ V.mT).tril(), rtol=1e-11, atol=1e-11)
     assert torch.equal(found.triu(1), S.triu(1))
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("n", SIZES)
+def test_matrices_in_columns_and_half_of_them_have_the_same_factors(n):
+    K, nan = spd(n, 3), torch.full((n, n), torch.nan, dtype=FLOAT).triu(1)
+    expected = torch.linalg.cholesky(K)
+    turned = K.mT.contiguous().mT
+    close(linalg.cholesky(turned), expected, rtol=1e-11, atol=1e-11)
+    assert torch.equal(turned, K)
+    for half in (K + nan, (K + nan).mT.contiguous().mT):
+        close(linalg.cholesky(half), expected, rtol=1e-11, atol=1e-11)
+        found = linalg.half_cholesky(half.clone(), half.clone, "a matrix")
+        close(found.tril(), expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [20, 100])
+def test_half_of_a_singular_matrix_gets_the_jitter_of_the_whole(n):
+    A = inputs(n, 3)
+    K = torch.stack([A @ A.mT, spd(n)])  # the first has rank three
+    half = (K + torch.full((n, n), torch.nan, dtype=FLOAT).triu(1)).mT.contiguous().mT
+    found, expected = linalg.half_cholesky(half.clone(), half.clone, "half"), linalg.cholesky(K)
+    close(found.tril() @ found.tril().mT, expected @ expected.mT, rtol=0, atol=1e-12)
+    with pytest.raises(linalg.NotPositiveDefiniteError, match="NaN"):
+        linalg.half_cholesky(half * torch.nan, lambda: half * torch.nan, "half")
+
+
+def test_small_factors_are_pytorch_s():
+    K = spd(31, 2, 5)
+    close(linalg.cholesky(K), torch.linalg.cholesky(K), rtol=1e-12, atol=1e-12)
+    K[1, 3, 7, 7] = -1.0
+    assert lapack.small_factors(K) is None
+    assert lapack.small_factors(K * torch.nan) is None

@@ -21,7 +21,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 
 from distgp import linalg
 from distgp.kernels import Kernel
-from distgp.kernels.fused import shaped
+from distgp.kernels.fused import Shaped, shaped
 from distgp.kernels.shapes import FixedShape
 from distgp.kernels.stationary import TOLERATED
 
@@ -42,6 +42,17 @@ class Neighbours(NamedTuple):
     factor: Tensor | None = None
 
 
+class _Rows(NamedTuple):
+    """Rows of sets (B, q, d) in units of the lengthscales, relative to a point of each, and ‖a‖² (B, q)."""
+
+    a: Tensor
+    square: Tensor
+
+    def some(self, start: int, stop: int | None = None) -> _Rows:
+        """Those from one place to another in every set."""
+        return _Rows(self.a[:, start:stop], self.square[:, start:stop])
+
+
 class LastRows(torch.autograd.Function):
     """Σ −log p of the last row of every set, differentiable in ℓ by column, the variance and the noise.
 
@@ -54,13 +65,16 @@ class LastRows(torch.autograd.Function):
         lengths: Tensor,
         variance: Tensor,
         noise: Tensor,
-        rows: Tensor,
+        rows: _Rows,
         sets: Neighbours,
         shape: FixedShape,
     ) -> Tensor:
-        """Evaluate the formulas above for rows in units of the lengthscales, relative to the last."""
+        """Evaluate the formulas above for rows relative to the last."""
         wanted = any(ctx.needs_input_grad)  # pyright: ignore[reportAttributeAccessIssue]
-        K, slope = _shape_between(rows, rows, shape, wanted)
+        K = rows.a.new_empty(*sets.y.shape, sets.y.shape[-1])
+        _square_between(rows, rows, K)
+        slope = torch.empty_like(K) if wanted and shape.proportional is None else None
+        shape.shape_(K, slope)
         K.mul_(variance)
         each = noise.expand(K.shape[:-1]) if sets.factor is None else noise * sets.factor
         y = sets.y
@@ -77,7 +91,7 @@ class LastRows(torch.autograd.Function):
             w, alpha = linalg.solve_upper(L, torch.cat([last, u], -1)).unbind(-1)
             p = (0.5 * (t.square() + 1.0))[:, None] * w - t[:, None] * alpha
             M, scale = (K, shape.proportional or 0.0) if slope is None else (slope, variance)
-            in_lengths = _by_column(M, rows, w, p).mul_(-2.0 * scale)
+            in_lengths = _by_column(M, rows.a, w, p).mul_(-2.0 * scale)
             in_lengths = in_lengths.sum(-1, keepdim=True) if len(lengths) == 1 else in_lengths
             pw = p * w
             in_noise = pw if sets.factor is None else pw * sets.factor
@@ -98,23 +112,45 @@ class LastRows(torch.autograd.Function):
 def lower_kernel(kernel: Kernel, X: Tensor) -> Tensor:
     """k(X, X) for sets of rows (B, q, d), of which only the lower triangle is sure to be right.
 
-    On a CPU blocks above the diagonal are left out, and stay 0.
+    On a CPU blocks above the diagonal are left out: any number may be there.
     """
     found = shaped(kernel)
-    q, batch = X.shape[-2], X.shape[:-2]
+    rows = _tiled(kernel, X, X[..., -1:, :])
+    return kernel(X) if rows is None or found is None else _lower(found, rows)
+
+
+def kernel_at_points(kernel: Kernel, x: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+    """`lower_kernel` of sets of rows (B, q, d), and k(x, X) (B, q) for a point of each, x (B, d)."""
+    found = shaped(kernel)
+    rows = _tiled(kernel, X, x[:, None, :])
+    if rows is None or found is None:
+        return lower_kernel(kernel, X), kernel(x[:, None, :], X)[:, 0, :]
+    c = rows.square.clone()
+    found.kernel.shape_(c, None)
+    return _lower(found, rows), c.mul_(found.variance)
+
+
+def _tiled(kernel: Kernel, X: Tensor, origin: Tensor) -> _Rows | None:
+    """The rows of sets where the lower triangle of their kernel matrices is made of tiles, else None."""
+    found = shaped(kernel)
     learnt = torch.is_grad_enabled() and any(v.requires_grad for v in kernel.parameters().values())
-    if found is None or learnt or len(batch) != 1 or q <= TILE or X.device.type != "cpu":
-        return kernel(X)
-    rows = _relative(found.kernel, X)
-    if found.variance.ndim or rows is None:
-        return kernel(X)
-    out = X.new_zeros(*batch, q, q)
+    if found is None or learnt or X.ndim != 3 or X.shape[-2] <= TILE or X.device.type != "cpu":
+        return None
+    return None if found.variance.ndim else _relative(found.kernel, X, origin)
+
+
+def _lower(found: Shaped, rows: _Rows) -> Tensor:
+    """The lower triangles of kernel matrices, made in columns, in which they are factorised faster."""
+    batch, q = rows.square.shape
+    out = rows.a.new_empty(batch, q, q)
     for start in range(0, q, TILE):
         stop = min(q, start + TILE)
-        block, _ = _shape_between(rows[:, start:stop], rows[:, :stop], found.kernel, False)
-        torch.mul(block, found.variance, out=out[:, start:stop, :stop])
-    out.diagonal(dim1=-2, dim2=-1).copy_(found.variance.expand(*batch, q))
-    return out
+        tile = out.new_empty(batch, stop - start, q - start)
+        _square_between(rows.some(start, stop), rows.some(start), tile)
+        found.kernel.shape_(tile, None)
+        torch.mul(tile, found.variance, out=out[:, start:stop, start:])
+    out.diagonal(dim1=-2, dim2=-1).copy_(found.variance.expand(batch, q))
+    return out.mT
 
 
 def of_last_rows(
@@ -125,41 +161,37 @@ def of_last_rows(
     None where rows are too far for products, or where training moves them.
     """
     moving = shape.anisotropy is not None and shape.anisotropy.requires_grad
-    rows = None if moving else _relative(shape, sets.X)
+    rows = None if moving else _relative(shape, sets.X, sets.X[..., -1:, :])
     if rows is None:
         return None
-    lengths = shape.lengthscale_of_each(rows.shape[-1])
+    lengths = shape.lengthscale_of_each(rows.a.shape[-1])
     return LastRows.apply(lengths, variance, noise, rows, sets, shape)
 
 
-def _relative(shape: FixedShape, X: Tensor) -> Tensor | None:
-    """Rows in units of the lengthscales, relative to the last of each set; None where they are too far.
+def _relative(shape: FixedShape, X: Tensor, origin: Tensor) -> _Rows | None:
+    """Rows of sets relative to a point of each (B, 1, d); None where they are too far from it.
 
     Distances by products would lose their digits then.
     """
-    X = shape.located(X).detach()
-    rows = (X - X[..., -1:, :]).div_(shape.lengthscale_of_each(X.shape[-1]).detach())
-    largest = 2.0 * torch.linalg.vecdot(rows, rows).max()
-    return None if bool(torch.finfo(rows.dtype).eps * largest > TOLERATED) else rows
+    X, origin = (shape.located(P).detach() for P in (X, origin))
+    a = (X - origin).div_(shape.lengthscale_of_each(X.shape[-1]).detach())
+    square = torch.linalg.vecdot(a, a)
+    lost = torch.finfo(a.dtype).eps * 2.0 * square.max() > TOLERATED
+    return None if bool(lost) else _Rows(a, square)
 
 
-def _shape_between(
-    A: Tensor, B: Tensor, shape: FixedShape, with_slope: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The shape of the distances of rows in each set, and its derivative in their squares."""
-    shrink = 1.0 - (2.0 + math.sqrt(A.shape[-1])) * torch.finfo(A.dtype).eps
-    a, b = (torch.linalg.vecdot(P, P) * shrink for P in (A, B))  # so that equal rows get exactly 0
-    K = a[..., :, None] + b[..., None, :]
-    K.baddbmm_(A, B.mT, alpha=-2.0).clamp_min_(0.0)
-    slope = torch.empty_like(K) if with_slope and shape.proportional is None else None
-    shape.shape_(K, slope)
-    return K, slope
+def _square_between(left: _Rows, right: _Rows, out: Tensor) -> None:
+    """Put the squared distances of rows in each set there."""
+    # Shrunk by a rounding error, so that equal rows get exactly 0.
+    shrink = 1.0 - (2.0 + math.sqrt(left.a.shape[-1])) * torch.finfo(out.dtype).eps
+    torch.add(left.square[..., :, None], right.square[..., None, :], out=out)
+    out.baddbmm_(left.a, right.a.mT, beta=shrink, alpha=-2.0).clamp_min_(0.0)
 
 
 def _by_column(M: Tensor, rows: Tensor, w: Tensor, p: Tensor) -> Tensor:
     """Σ_ij p_i M_ij w_j (a_ic − a_jc)² for every column c, over all sets; M is symmetric."""
     right = torch.cat([w[..., None] * rows, w[..., None], p[..., None]], -1)
-    product = M @ right
+    product = (right.mT @ M).mT  # short and wide: a third faster than long and narrow
     Mw, Mp = product[..., -2], product[..., -1]
     both = (p * Mw + w * Mp).reshape(1, -1) @ rows.square().reshape(-1, rows.shape[-1])
     crossed = (product[..., :-2] * rows).reshape(-1, rows.shape[-1])

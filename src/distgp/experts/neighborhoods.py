@@ -40,7 +40,7 @@ from distgp.experts.base import (
     concatenated,
     latent_variance,
 )
-from distgp.experts.last_rows import Neighbours, lower_kernel, of_last_rows
+from distgp.experts.last_rows import Neighbours, kernel_at_points, lower_kernel, of_last_rows
 from distgp.experts.sums import inducing_factor, widened
 from distgp.kernels import Kernel, coordinates
 from distgp.kernels.fused import shaped
@@ -87,12 +87,12 @@ class Whitened(torch.autograd.Function):
         return left @ right.mT, in_Y
 
 
-def residual_matrix(parameters: Parameters, sets: Neighbours) -> Tensor:
-    """S = r(X, X) + σ²I for every set of rows; where they are not `real`, rows of the identity.
+def residual_matrix(parameters: Parameters, sets: Neighbours, S: Tensor) -> Tensor:
+    """S = r(X, X) + σ²I for sets of rows with k(X, X) = S; where they are not `real`, rows of the identity.
 
-    Entries above the diagonal may be wrong: who factorises does not look there.
+    Entries above the diagonal may be wrong: who factorises does not look there. It may be done in place.
     """
-    S, real = lower_kernel(parameters.kernel, sets.X), sets.real
+    real = sets.real
     if sets.V is not None:
         S = linalg.minus_gram(S, sets.V)
     noise = parameters.noise[..., None].expand(S.shape[:-1])
@@ -101,9 +101,9 @@ def residual_matrix(parameters: Parameters, sets: Neighbours) -> Tensor:
     if not bool(real.all()):
         S = torch.where(real[..., :, None] & real[..., None, :], S, 0.0)
         noise = torch.where(real, noise, 1.0)
-    if S.requires_grad or noise.requires_grad or not S.is_contiguous():
+    if S.requires_grad or noise.requires_grad or not (S.is_contiguous() or S.mT.is_contiguous()):
         return linalg.add_diagonal(S, noise)
-    S.diagonal(dim1=-2, dim2=-1).add_(noise)  # it was made above, and nobody else has it
+    S.diagonal(dim1=-2, dim2=-1).add_(noise)
     return S
 
 
@@ -114,7 +114,7 @@ def negative_log_likelihood(parameters: Parameters, sets: Neighbours) -> Tensor:
         value = of_last_rows(found.kernel, found.variance, parameters.noise, sets)
         if value is not None:
             return value
-    S = residual_matrix(parameters, sets)
+    S = residual_matrix(parameters, sets, lower_kernel(parameters.kernel, sets.X))
     Y = torch.where(sets.real, sets.y, 0.0)[..., None]
     if sets.V is not None:
         Y = torch.cat([Y, torch.where(sets.real[..., None], sets.V, 0.0)], -1)
@@ -196,12 +196,16 @@ def conditional(
     with_variance: bool = True,
 ) -> Conditional:
     """f at points given their neighbours, and w."""
-    S, V = residual_matrix(parameters, sets), sets.V
-    c = parameters.kernel(x[:, None, :], sets.X)[:, 0, :]
+    K, c = kernel_at_points(parameters.kernel, x, sets.X)
+    S, V = residual_matrix(parameters, sets, K), sets.V
     if v is not None and V is not None:
         c = c - (V @ v[..., None])[..., 0]
     c = torch.where(sets.real, c, 0.0)
-    L = linalg.cholesky(S, "the covariance of a point's neighbours")
+
+    def again() -> Tensor:
+        return residual_matrix(parameters, sets, lower_kernel(parameters.kernel, sets.X))
+
+    L = linalg.half_cholesky(S, again, "the covariance of a point's neighbours")
     a = linalg.cholesky_solve(L, c[..., None])[..., 0]
     mean = (a * torch.where(sets.real, sets.y, 0.0)).sum(-1)
     h = None if v is None or V is None else v - (a[..., None, :] @ V)[..., 0, :]
@@ -334,10 +338,14 @@ class OrderedRows:
 
     def sets(self, index: Tensor) -> Neighbours:
         """The rows with these places (B, k) as neighbours; -1 for none."""
-        at = index.clamp_min(0)
-        V = None if self.V is None else self.V[at]
-        factor = None if self.factor is None else self.factor[at]
-        return Neighbours(self.X[at], self.y[at], index >= 0, V, factor)
+        at = index.clamp_min(0).reshape(-1)
+
+        def taken(of_rows: Tensor) -> Tensor:  # twice as fast as of_rows[at]
+            return of_rows.index_select(0, at).reshape(*index.shape, *of_rows.shape[1:])
+
+        V = None if self.V is None else taken(self.V)
+        factor = None if self.factor is None else taken(self.factor)
+        return Neighbours(taken(self.X), taken(self.y), index >= 0, V, factor)
 
     def predict(self, X: Tensor, k: int, part: GlobalPart | None) -> Prediction:
         """Mean and latent variance at the rows of X, given the k nearest rows of each."""

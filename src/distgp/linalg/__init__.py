@@ -19,22 +19,21 @@ from distgp.linalg.factors import (
     cholesky_solve,
     clear_cholesky,
     gram,
+    half_cholesky,
     half_inverse,
-    least_squares,
     log_det,
     minus_gram,
     pivoted_cholesky,
     rounding_of,
     solve_lower,
     solve_upper,
-    triangle,
-    truncated_solve,
 )
 from distgp.linalg.large import cholesky_, invert_
+from distgp.linalg.singular import least_squares, triangle, truncated_solve
 
 __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
     "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
-    "half_inverse", "invert_", "least_squares", "log_det", "minus_gram", "pivoted_cholesky", "rounding_of",
-    "solve_lower", "solve_upper", "triangle", "truncated_solve",
+    "half_cholesky", "half_inverse", "invert_", "least_squares", "log_det", "minus_gram",
+    "pivoted_cholesky", "rounding_of", "solve_lower", "solve_upper", "triangle", "truncated_solve",
 ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
@@ -51,7 +50,7 @@ def gram(V: Tensor) -> Tensor:
 
 def minus_gram(S: Tensor, V: Tensor) -> Tensor:
     """S − VVᵀ, perhaps in place of S, and perhaps right on and below the diagonal alone."""
-    fit = S.is_contiguous() and V.is_contiguous() and S.shape[:-1] == V.shape[:-1]
+    fit = lapack.in_place(S) and V.is_contiguous() and S.shape[:-1] == V.shape[:-1]
     if not fit or not lapack.serves(S, V, rows=S.shape[-1]):
         return S - V @ V.mT
     lapack.subtract_gram_(S, V)
@@ -87,7 +86,8 @@ def cholesky(
     """Lower L with L Lᵀ = A, or = A + jitter·mean(diag A)·I where A alone fails.
 
     One that is expected to be `singular` gets its rounding error 10·n·ε added at once: without it there
-    may be pivots that no gradient survives. With `overwrite` the factor may take the place of A.
+    may be pivots that no gradient survives. With `overwrite` the factor may take the place of A; both of
+    its triangles must be right then.
     """
     if singular:
         A, overwrite = add_diagonal(A, rounding_of(A.detach())[..., None]), True
@@ -95,17 +95,29 @@ def cholesky(
         return _with_least_jitter(A, *factorised_in_blocks(A), name)
     if torch.is_grad_enabled() and A.requires_grad:
         return _Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
+    if (small := lapack.small_factors(A)) is not None:
+        return small
     if not lapack.serves(A, rows=A.shape[-1]):
         L, info = torch.linalg.cholesky_ex(A)
         return _with_least_jitter(A, L, info, name)
     # What is above the diagonal stays as it is, so that A can be restored where this fails.
-    L = A if overwrite and A.is_contiguous() else A.clone(memory_format=torch.contiguous_format)
+    L = A if overwrite and lapack.in_place(A) else lapack.copied(A)
     diagonal = L.diagonal(dim1=-2, dim2=-1).clone()
     info = lapack.factorise_(L)
     if L is A and not succeeded(L, info):
         upper = L.triu(1)
         A = add_diagonal(upper + upper.mT, diagonal)
-    return _with_least_jitter(A, L.tril_(), info, name)
+    _ = L.mT.triu_() if lapack.in_columns(L) else L.tril_()
+    return _with_least_jitter(A, L, info, name)
+
+
+def half_cholesky(A: Tensor, again: Callable[[], Tensor], name: str) -> Tensor:
+    """`cholesky` in the place of A, or of what `again` makes of it; nothing above the diagonal counts."""
+    if lapack.serves(A, rows=A.shape[-1]) and lapack.in_place(A):
+        if succeeded(A, lapack.factorise_(A)):
+            return A
+        A = again().tril()
+    return cholesky(A, name)
 
 
 class _Cholesky(torch.autograd.Function):
@@ -135,15 +147,14 @@ class _Cholesky(torch.autograd.Function):
 
 def succeeded(L: Tensor, info: Tensor) -> bool:
     """Whether all factors of a batch are finite, and all pivots were positive."""
-    pivots = L.diagonal(dim1=-2, dim2=-1)
-    return not bool(info.any()) and bool(torch.isfinite(pivots).all())
+    return not bool(info.any()) and bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1)).all())
 
 
 def _with_least_jitter(A: Tensor, L: Tensor, info: Tensor, name: str) -> Tensor:
     """L where the factorisation of A succeeded, else the factor of A with the jitter that it needs."""
     if succeeded(L, info):
         return L
-    if not torch.isfinite(A).all():
+    if not torch.isfinite(A.tril()).all():
         raise not_finite(name)
     scale = A.diagonal(dim1=-2, dim2=-1).mean(-1)
     jitter, level = torch.zeros_like(scale), 10 * torch.finfo(A.dtype).eps
@@ -288,31 +299,6 @@ def log_det(L: Tensor) -> Tensor:
     return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def truncated_solve(A: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """A⁺ b for a symmetric A ≥ 0 that may be singular, in unknowns scaled by √scale; b: (n,) or (n, k).
-
-    Directions with eigenvalues below 10³·n·ε are rounding error and get no weight.
-    """
-    info = torch.finfo(A.dtype)
-    root = scale.clamp_min(info.tiny).sqrt()
-    values, vectors = torch.linalg.eigh(A / (root[:, None] * root[None, :]))
-    kept = values > 1e3 * A.shape[-1] * info.eps
-    inverse = torch.where(kept, 1.0 / torch.where(kept, values, 1.0), 0.0)
-    columns = b[:, None] if b.ndim == 1 else b
-    solved = vectors @ (inverse[:, None] * (vectors.mT @ (columns / root[:, None])))
-    return (solved / root[:, None]).reshape(b.shape)
-
-
-def triangle(A: Tensor) -> Tensor:
-    """R with RᵀR = AᵀA for a matrix of many rows, which says of least squares all that A does."""
-    return torch.linalg.qr(A, mode="r").R
-
-
-def least_squares(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the x with the least ‖Ax − b‖; of those that say the same to 1e-6, the shortest."""
-    return np.linalg.lstsq(A, b, rcond=1e-6)[0]
-
-
 # A GPU multiplies matrices ten to twenty times faster than its library factorises batches of them,
 # inverts them, or solves triangular systems. So small blocks on the diagonal are factorised and inverted
 # by the library, and everything else is a product.
@@ -394,9 +380,3 @@ def solved_by_product(L: Tensor, B: Tensor) -> Tensor | None:
         return None
     V = W @ B
     return V + W @ (B - L @ V) if rough else V
-
-
-def principal_axes(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the eigenvalues of a symmetric matrix, ascending, and its eigenvectors as columns."""
-    values, axes = np.linalg.eigh(A)
-    return values, axes

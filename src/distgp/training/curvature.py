@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distgp.linalg.factors import principal_axes
+from distgp.linalg.singular import principal_axes
 
 LEAST_BEND = 1e-8
 """The cosine between a step and the gradient's change along it from which on a step tells something."""

@@ -12,6 +12,7 @@ was written twice, so that they agree, and say that there is no noise at all; a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from distgp._util.threads import on_threads
 from distgp.data.neighbors import Neighbors
 from distgp.data.shard import Shard, row_priority
 from distgp.engines import Kinds
-from distgp.experts.base import chunk_rows, even_size
+from distgp.experts.base import Parameters, chunk_rows, even_size
 from distgp.experts.neighborhoods import (
     ORDER_SEED,
     Neighbours,
@@ -300,13 +301,13 @@ def evaluate(
     """The objective of all targets and its gradient, a few targets at a time; NaN out of range."""
     keep_freed_memory()
     _, rows, d = sets.X.shape
-    size = chunk_rows(6 * rows * max(rows, d), sets.X.device)
+    size = chunk_rows(4 * rows * max(rows, d), sets.X.device)
     if sets.X.device.type == "cpu":
         size = even_size(len(sets.X), size, PARTS)
+    point = x.detach().requires_grad_(gradient)
 
-    def part(start: int) -> tuple[Tensor, Tensor]:
-        some, point = slice(start, start + size), x.detach().requires_grad_(gradient)
-        theta = widened(replace(objective.layout.unpack(point), inducing=None))
+    def part(start: int, theta: Parameters) -> tuple[Tensor, Tensor]:
+        some = slice(start, start + size)
         factor = None if sets.factor is None else sets.factor[some]
         given = Neighbours(sets.X[some], sets.y[some], sets.real[some], None, factor)
         value = negative_log_likelihood(theta, given)
@@ -318,12 +319,13 @@ def evaluate(
             torch.set_grad_enabled(gradient),
             silenced(JitterWarning),
         ):
-            found = on_threads(part, range(0, len(sets.X), size))
+            given = objective.layout.unpack(point)  # slow for each few targets
+            wide = widened(replace(given, inducing=None))
+            found = on_threads(partial(part, theta=wide), range(0, len(sets.X), size))
             total = torch.stack([value for value, _ in found]).sum(0)
             slope = torch.stack([part for _, part in found]).sum(0)
             if objective.priors:
-                point = x.detach().requires_grad_(gradient)
-                prior = log_prior(objective.priors, objective.layout.unpack(point))
+                prior = log_prior(objective.priors, given)
                 total, slope = total - prior.detach(), slope - _slope(prior, point, gradient)
     except UNUSABLE:
         return x.new_tensor(torch.nan), torch.full_like(x, torch.nan)
@@ -331,7 +333,10 @@ def evaluate(
 
 
 def _slope(value: Tensor, point: Tensor, wanted: bool) -> Tensor:
-    return torch.autograd.grad(value, point)[0] if wanted else torch.zeros_like(point)
+    """The gradient; how θ was made of the point is kept for others to go through."""
+    if not wanted:
+        return torch.zeros_like(point)
+    return torch.autograd.grad(value, point, retain_graph=True)[0]
 
 
 def _nearest_among(

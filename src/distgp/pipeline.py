@@ -211,6 +211,7 @@ def starting_point(
         plan.verbose,
         plan.refines,
         {path: pair for path, pair in initial.uncapped().items() if path not in given},
+        plan.in_blocks,
     )
     return start, learning
 

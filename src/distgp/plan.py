@@ -151,6 +151,11 @@ class Plan:
         return self.refine and self.left and between
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether one large expert may learn from blocks of its rows: no algorithm was given by name."""
+        return self.refines and is_auto(self.given["training"])
+
+    @property
     def few_rows(self) -> bool:
         """Whether rows are so few for their columns that hyperparameters get priors of ours.
 

@@ -320,6 +320,25 @@ def test_many_rows_are_reached_by_doubling_a_part_of_them(monkeypatch):
     assert told[-1][3] == 50  # rounds at most
 
 
+def test_one_large_exact_expert_learns_in_blocks_and_ends_near_the_likelihood_of_all_rows(
+    few_are_refined, monkeypatch
+):
+    """The rows of the parts double, and those of the blocks are nearly all of them."""
+    X, y = make_data(310, noise=0.3)
+    whole = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    told = rows_of_training(monkeypatch)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr("distgp.experts.exact.LEAST_POLISH", 1000)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    parts = [rows for rows, *_ in told if rows != 310]
+    assert [*dict.fromkeys(parts)] == [50, 100, 300]
+    assert float(gp.noise_) == pytest.approx(float(whole.noise_), rel=0.3)
+    told.clear()
+    DistributedGPRegressor(expert="exact", n_experts=1, training="nearest").fit(X, y)
+    assert {rows for rows, *_ in told} == {310}, "where the user has said how to train"
+
+
 def placed_rows(n, slope):
     """Rows whose second column has a slope, in the units of training."""
     rng = np.random.default_rng(0)

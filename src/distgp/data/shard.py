@@ -297,6 +297,11 @@ def sampled(placement: Placement[Shard], share: float, seed: int) -> Placement[S
     return placement if share >= 1.0 else placement.derive(_sampled, share, seed)
 
 
+def divided(placement: Placement[Shard], size: int, most: int, seed: int) -> Placement[Shard]:
+    """Divide the only shard at random into shards of so many rows each, and keep `most` of them."""
+    return placement.derive(_divided, size, most, seed)
+
+
 def central(placement: Placement[Any], size: int, seed: int) -> Shard:
     """Draw random rows evenly from all shards: every shard gives its first before any its second."""
     lengths = sizes(placement).long().cpu()
@@ -389,3 +394,9 @@ def _offer(item: HoldsRows, size: int, seed: int) -> tuple[Shard, Tensor, Tensor
 def _sampled(batch: Shard, share: float, seed: int) -> Shard:
     shards = unstack(batch)
     return stack([central_set([s], max(1, round(share * s.n)), seed) for s in shards])
+
+
+def _divided(batch: Shard, size: int, most: int, seed: int) -> Shard:
+    rows = batch.flatten().without_padding()
+    order = row_priority(rows.rows, seed).argsort()
+    return stack([rows.take(some) for some in order.split(size)[:most] if len(some) == size])

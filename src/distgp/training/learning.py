@@ -34,6 +34,8 @@ FIRST_ROUNDS = 10
 """Rounds from each of two starts, after which training goes on from one of the ends."""
 DECISIVE = 1.0
 """Nats by which the start with longer lengthscales must lead then, since the rows preferred the other."""
+MOST_BLOCKS = 8
+"""Blocks of rows that one large expert learns from, at most."""
 LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""
 MANY = 1.5
@@ -49,7 +51,8 @@ class Learning:
 
     With `search`, shorter lengthscales are a start too. A `start` that was `learnt` from a part of these
     rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default. With
-    `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays.
+    `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays. With `blocks`,
+    one large expert learns from blocks of its rows before an algorithm that draws rows refines θ.
     """
 
     algorithm: Algorithm
@@ -65,6 +68,7 @@ class Learning:
     verbose: bool = False
     refine: bool = False
     uncapped: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    blocks: bool = False
     curvature: Curvature | None = None
 
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
@@ -142,12 +146,20 @@ class Learning:
     def _by_drawn_rows(
         self, expert: Expert, shards: Placement[Shard], limits: Limits
     ) -> tuple[list[TrainingResult], Limits]:
-        """Train by an algorithm that draws its rows; refine and polish what it found."""
+        """Train by an algorithm that draws its rows; refine and polish what it found.
+
+        One large expert whose objective of fewer rows can be had learns from that first.
+        """
         algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
-        results = [self._train(algorithm, expert, self.start, shards, limits.now)]
+        alone = sum(sample.counts(shards)) == 1
+        if self.blocks and self.search and alone and _share_of_first(expert, shards) <= 0.25:
+            results, far = self._in_blocks(expert, shards, limits.now), None
+        else:
+            results = [self._train(algorithm, expert, self.start, shards, limits.now)]
+            far = self.start
         if self.refine:
-            with telling("theta", lambda told: told.get("theta", results[0].parameters)):
-                found, limits = self._refined(expert, shards, results[0].parameters, limits)
+            with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
+                found, limits = self._refined(expert, shards, results[-1].parameters, limits, far)
             results += found
         if algorithm.polish:
             theta, held = results[-1].parameters, "noise" in self.fixed
@@ -157,12 +169,40 @@ class Learning:
             results.append(self._train(polish, expert, theta, shards, limits.now))
         return results, limits
 
+    def _in_blocks(
+        self, expert: Expert, shards: Placement[Shard], bounds: Bounds
+    ) -> list[TrainingResult]:
+        """Learn θ from parts of the rows, and then by FACT from most rows in blocks of such a size.
+
+        The objective of blocks sees what is as far apart as in a part, and all that their rows say.
+        """
+        assert expert.first_rows is not None
+        share, size, curvature = _share_of_first(expert, shards), 2 * expert.first_rows, Curvature()
+        exact = replace(self, algorithm=Fact(), curvature=curvature)
+        part = sample.sampled(shards, share, self.seed)
+        results = exact._by_stages(expert, part, bounds, PART_TOLERANCE)
+        blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
+        times = float(sum(sample.counts(blocks)))
+        for rows, more in ((sample.sampled(shards, 2.0 * share, self.seed), 2.0), (blocks, times)):
+            curvature.scale(more)
+            theta = within_reach(results[-1].parameters, self.start, rows)
+            algorithm, tolerance = exact.algorithm, PART_TOLERANCE
+            found = exact._train(algorithm, expert, theta, rows, bounds, tolerance=tolerance)
+            results.append(found)
+        return results
+
     def _refined(
-        self, expert: Expert, shards: Placement[Shard], theta: Parameters, limits: Limits
+        self,
+        expert: Expert,
+        shards: Placement[Shard],
+        theta: Parameters,
+        limits: Limits,
+        far: Parameters | None,
     ) -> tuple[list[TrainingResult], Limits]:
         """Take those steps of further training by which rows held out are predicted better.
 
-        Still more neighbours are looked at only where the last ones were clearly worth it.
+        More neighbours begin with the lengthscales of `far`, if given, where others have left the kernel.
+        Still more are looked at only where the last ones were clearly worth it.
         """
         results, last, more = [], self.algorithm, True
         doing("measuring what was learnt on rows held out")
@@ -171,7 +211,7 @@ class Learning:
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             if (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
-            start = theta if change.lifts else back_at_start(theta, self.start)
+            start = theta if change.lifts or far is None else back_at_start(theta, far)
             found = self._train(
                 again, expert, start, shards, wider.now, tolerance=Algorithm.tolerance
             )

@@ -104,6 +104,7 @@ def test_sparse_grids(kernel, combination, tmp_path):
     assert distgp.SparseGridGP(device="cuda", n_iter=10).fit(X, y).score(X, y) > 0.9
 
 
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.calibration.NegativeBoundWarning")
 @pytest.mark.parametrize("kind", ["exact", "sparse", "nearest"])
 def test_weights_noise_and_intervals(kind):
     rng = np.random.default_rng(0)

@@ -97,6 +97,11 @@ class PooledTarget(nn.Module):
         d = len(self.x_mean)
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"expected X of shape (N, {d}), got {tuple(X.shape)}")
+        if X.device != self.x_mean.device:
+            raise ValueError(
+                f"the module is on {self.x_mean.device} and X on {X.device}: move one of them, "
+                "by module.to(X.device) or X.to(device)"
+            )
         X = (X.to(self.x_mean.dtype) - self.x_mean) / self.x_scale
         kernel = self.kernel()
         K = kernel(X, self.inducing)

@@ -133,7 +133,7 @@ def in_files(case: Case, given: dict[str, Any]) -> Any:
 def numbers(found: Any, points: np.ndarray) -> list[np.ndarray]:
     """What a call says, as arrays: a changed model by its predictions, a module by what it computes."""
     if isinstance(found, torch.nn.Module):
-        found = found(torch.as_tensor(points))
+        found = found(torch.as_tensor(points, device=next(found.buffers()).device))
     if hasattr(found, "predict"):
         found = found.predict(points, return_std=True)
     if hasattr(found, "falls"):
@@ -143,7 +143,7 @@ def numbers(found: Any, points: np.ndarray) -> list[np.ndarray]:
     if isinstance(found, tuple):
         return [part for one in found for part in numbers(one, points)]
     if isinstance(found, torch.Tensor):
-        found = found.detach().numpy()
+        found = found.detach().cpu().numpy()
     return [np.atleast_1d(found)] if isinstance(found, np.ndarray | float) else []
 
 

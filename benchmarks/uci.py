@@ -110,16 +110,51 @@ def measured(results: Results, key: Row, data: Split, given: argparse.Namespace)
 
 
 def lines_of(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """The table of a page: one group of lines for each table and split."""
+    """The first table of a page: one group of lines for each table, on its first split."""
     yield "| table | rows, columns | model | RMSE | NLPD | CRPS | 90 % cover | seconds |"
     yield "| --- " * 8 + "|"
+    for table in TABLES:
+        here = [row for row in on_first_split(rows) if row["table"] == table]
+        if here:
+            yield from group_of(table, here)
+
+
+def on_first_split(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The runs on split 0 that succeeded."""
+    return [row for row in rows if row["split"] == "0" and not row.get("error")]
+
+
+def means_of(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """The second table: means over all splits of a table, with their standard errors."""
+    yield "| table | splits | model | RMSE | NLPD | CRPS | 90 % cover |"
+    yield "| --- " * 7 + "|"
     good = [row for row in rows if not row.get("error")]
-    several = len({row["split"] for row in good}) > 1
     for table in TABLES:
         here = [row for row in good if row["table"] == table]
-        for split in sorted({int(row["split"]) for row in here}):
-            name = f"{table}, {split}" if several else table
-            yield from group_of(name, [row for row in here if int(row["split"]) == split])
+        found = {m: [row for row in here if row["model"] == m] for m in MODELS}
+        splits = len(found["default"])
+        if splits < 2:
+            continue
+        every = {model: runs for model, runs in found.items() if len(runs) == splits}
+        names = ("rmse", "nlpd", "crps")
+        best = {n: min(_mean(runs, n)[0] for runs in every.values()) for n in names}
+        first = [table, f"{splits}"]
+        for model, runs in every.items():
+            cells = [*first, model, *(_with_error(runs, n, best[n]) for n in names)]
+            yield "| " + " | ".join([*cells, f"{_mean(runs, 'cover')[0]:.3f}"]) + " |"
+            first = ["", ""]
+
+
+def _mean(runs: list[dict[str, str]], name: str) -> tuple[float, float]:
+    """The mean of a figure over splits, and its standard error."""
+    values = np.array([float(row[name]) for row in runs])
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _with_error(runs: list[dict[str, str]], name: str, best: float) -> str:
+    mean, error = _mean(runs, name)
+    text = f"{mean:.3f} ± {error:.3f}" if name == "nlpd" else f"{mean:.3g} ± {error:.1g}"
+    return f"**{text}**" if mean <= best else text
 
 
 def group_of(name: str, rows: list[dict[str, str]]) -> Iterator[str]:
@@ -143,12 +178,13 @@ def _bold(row: dict[str, str], name: str, best: float) -> str:
 
 
 def wins(rows: Sequence[dict[str, str]]) -> str:
-    """On how many tables and splits the default has the lowest of each figure."""
-    places = {(row["table"], row["split"]) for row in rows}
+    """On how many tables the default has the lowest of each figure, on split 0."""
+    rows = on_first_split(rows)
+    places = {row["table"] for row in rows}
     count = {}
     for figure in ("rmse", "nlpd", "crps"):
-        first = sorted((row for row in rows if row.get(figure)), key=lambda row: float(row[figure]))
-        best = {(row["table"], row["split"]): row["model"] for row in reversed(first)}
+        first = sorted(rows, key=lambda row: float(row[figure]))
+        best = {row["table"]: row["model"] for row in reversed(first)}
         count[figure] = sum(model == "default" for model in best.values())
     return (
         f"Of {len(places)} tables, distgp's default has the lowest RMSE on {count['rmse']}, "
@@ -161,6 +197,7 @@ def page() -> None:
     rows = read_csv(RESULTS / "uci-cuda.csv")
     table_in_page(PAGE, "wins", [wins(rows)])
     table_in_page(PAGE, "leaderboard", list(lines_of(rows)))
+    table_in_page(PAGE, "all splits", list(means_of(rows)))
 
 
 def main() -> None:

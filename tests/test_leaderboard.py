@@ -120,8 +120,17 @@ def test_a_table_is_one_group_of_lines_with_its_best_in_bold():
     _, _, first, second = uci.lines_of(rows)
     assert first == "| yacht | 1,000, 3 | default | **1** | **1.000** | **1** | 0.900 | 2.0 |"
     assert second == "|  |  | boosting | 2 | 2.000 | 2 | 0.900 | 2.0 |"
-    *_, last = uci.lines_of([*rows, row_of("yacht", "default", "3", split="1")])
-    assert last.startswith("| yacht, 1 | 1,000, 3 | default |")
+    assert len([*uci.lines_of([*rows, row_of("yacht", "default", "3", split="1")])]) == 4
+
+
+def test_all_splits_of_a_table_have_a_mean_with_its_standard_error():
+    rows = [row_of("yacht", "default", v, split=i) for i, v in (("0", "1"), ("1", "2"))]
+    rows += [row_of("yacht", "boosting", v, split=i) for i, v in (("0", "4"), ("1", "6"))]
+    rows += [row_of("yacht", "SVGP", "0"), row_of("pol", "default", "1")]  # on one split alone
+    _, _, first, second = uci.means_of(rows)
+    bold = "**1.5 ± 0.5** | **1.500 ± 0.500** | **1.5 ± 0.5**"
+    assert first == f"| yacht | 2 | default | {bold} | 0.900 |"
+    assert second == "|  |  | boosting | 5 ± 1 | 5.000 ± 1.000 | 5 ± 1 | 0.900 |"
 
 
 def test_lowest_figures_are_counted():

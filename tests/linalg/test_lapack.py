@@ -122,11 +122,3 @@ def test_half_of_a_singular_matrix_gets_the_jitter_of_the_whole(n):
     close(found.tril() @ found.tril().mT, expected @ expected.mT, rtol=0, atol=1e-12)
     with pytest.raises(linalg.NotPositiveDefiniteError, match="NaN"):
         linalg.half_cholesky(half * torch.nan, lambda: half * torch.nan, "half")
-
-
-def test_small_factors_are_pytorch_s():
-    K = spd(31, 2, 5)
-    close(linalg.cholesky(K), torch.linalg.cholesky(K), rtol=1e-12, atol=1e-12)
-    K[1, 3, 7, 7] = -1.0
-    assert lapack.small_factors(K) is None
-    assert lapack.small_factors(K * torch.nan) is None

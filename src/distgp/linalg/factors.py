@@ -95,20 +95,17 @@ def cholesky(
         return _with_least_jitter(A, *factorised_in_blocks(A), name)
     if torch.is_grad_enabled() and A.requires_grad:
         return _Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
-    if (small := lapack.small_factors(A)) is not None:
-        return small
     if not lapack.serves(A, rows=A.shape[-1]):
         L, info = torch.linalg.cholesky_ex(A)
         return _with_least_jitter(A, L, info, name)
     # What is above the diagonal stays as it is, so that A can be restored where this fails.
-    L = A if overwrite and lapack.in_place(A) else lapack.copied(A)
+    L = A if overwrite and A.is_contiguous() else A.clone(memory_format=torch.contiguous_format)
     diagonal = L.diagonal(dim1=-2, dim2=-1).clone()
     info = lapack.factorise_(L)
     if L is A and not succeeded(L, info):
         upper = L.triu(1)
         A = add_diagonal(upper + upper.mT, diagonal)
-    _ = L.mT.triu_() if lapack.in_columns(L) else L.tril_()
-    return _with_least_jitter(A, L, info, name)
+    return _with_least_jitter(A, L.tril_(), info, name)
 
 
 def half_cholesky(A: Tensor, again: Callable[[], Tensor], name: str) -> Tensor:

@@ -24,14 +24,13 @@ from operator import mul
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from distgp._util.threads import at_once, blas_threads
 
 SMALLEST = 64
-"""Matrices with fewer rows are left to PyTorch or NumPy: calling LAPACK for each would take longer."""
+"""Matrices with fewer rows are left to PyTorch: calling LAPACK for each would take longer."""
 DIVIDED = 768
 """Rows from which all threads work on one matrix."""
 BLOCK = 256
@@ -156,17 +155,6 @@ def _square(
     _call("cython_blas", "dsyrk", *start, A[0], _int(A[1]), beta, C[0], _int(C[1]))
 
 
-def small_factors(A: Tensor) -> Tensor | None:
-    """The lower Cholesky factors of many small matrices, all by one call; None where that is no use."""
-    if A.ndim < 3 or A.shape[-1] >= SMALLEST or not A.numel() or not _apt(A):
-        return None
-    try:
-        L = torch.from_numpy(np.linalg.cholesky(A.detach().numpy()))
-    except np.linalg.LinAlgError:
-        return None
-    return L if bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1)).all()) else None
-
-
 def in_columns(A: Tensor) -> bool:
     """Whether matrices lie in columns, each after the other, and are small enough to stay so."""
     return not A.is_contiguous() and A.mT.is_contiguous() and A.shape[-1] < DIVIDED
@@ -175,11 +163,6 @@ def in_columns(A: Tensor) -> bool:
 def in_place(A: Tensor) -> bool:
     """Whether matrices can be worked on as they lie."""
     return A.is_contiguous() or in_columns(A)
-
-
-def copied(A: Tensor) -> Tensor:
-    """A copy that can be worked on, which lies as A does if that is so."""
-    return A.clone() if in_columns(A) else A.clone(memory_format=torch.contiguous_format)
 
 
 def factorise_(A: Tensor) -> Tensor:

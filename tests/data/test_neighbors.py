@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import FLOAT, close, inputs
 
-from distgp.data import neighbors
+from distgp.data import boxes, neighbors
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.shard import row_priority
 
@@ -43,6 +43,44 @@ def test_neighbours_of_new_points_are_those_of_a_sorted_list(monkeypatch, by_tre
     wanted, where = naive(X, queries, torch.full((50,), 700), 25)
     assert torch.equal(index, where)
     close(square, wanted)
+
+
+@pytest.mark.parametrize(("n", "d", "k"), [(3000, 2, 20), (1500, 6, 40), (700, 1, 5), (600, 3, 90)])
+@pytest.mark.parametrize("far", [0.0, 1e4])
+def test_boxes_find_what_a_sorted_list_has(monkeypatch, n, d, k, far):
+    """Rows in two groups, near each other or far apart; every row is asked for those before it."""
+    monkeypatch.setattr(boxes, "BOX", 16)
+    monkeypatch.setattr(boxes, "FIRST_BOXES", 2)
+    monkeypatch.setattr(boxes, "BOXES_AT_ONCE", 5)
+    monkeypatch.setitem(boxes.PAIRS_AT_ONCE, "cpu", 7)
+    monkeypatch.setattr(neighbors, "BOXED_ROWS", 128)
+    X = inputs(n, d) + far * (torch.arange(n) % 3 == 0)[:, None]
+    place = torch.arange(n)
+    square, index = Neighbors(X)._box_search(X, place, k)
+    wanted, where = naive(X, X, place, k)
+    assert torch.equal(index, where)
+    found = torch.isfinite(wanted)
+    assert torch.equal(found, torch.isfinite(square))
+    close(square[found], wanted[found])
+
+
+def test_boxes_hold_every_row_once_and_are_small():
+    X = inputs(1001, 3)
+    found = boxes.Boxes.of(X)
+    real = found.index[found.index >= 0]
+    assert torch.equal(real.sort().values, torch.arange(1001))
+    assert found.index.shape[1] <= boxes.BOX
+    inside = X[found.index.clamp_min(0)]
+    padded = (found.index < 0)[..., None]
+    assert bool(((inside >= found.low[:, None]) | padded).all())
+    assert bool(((inside <= found.high[:, None]) | padded).all())
+
+
+def test_points_with_few_rows_near_them_are_told_apart():
+    """The boxes looked at first hold fewer than k rows below the limit: no neighbour is named at all."""
+    X = inputs(4000, 2)
+    _, index = boxes.nearest_in_boxes(X, X[:10], torch.full((10,), 3), 5)
+    assert bool((index == -1).all())
 
 
 def test_no_rows_and_no_neighbours_are_no_trouble():

@@ -19,16 +19,16 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from distgp._util.threads import on_threads
+from distgp.data.boxes import SPARE, nearest_in_boxes
 
 TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
 LEAF = 64
 """Rows of a tree's leaves."""
-GPU_TREE_COLUMNS, GPU_TREE_PAIRS = 6, 10**11
-"""On a GPU the distance matrix is faster, except for few coordinates and so many pairs of points."""
+BOXED_PAIRS, BOXED_ROWS = 10**11, 2**16
+"""On a GPU boxes of rows are faster than the distance matrix for so many pairs, among so many rows."""
 BLOCK = {"cpu": 2**19, "cuda": 2**27}  # entries of the distance matrix that are held at a time
 SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
-SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
 SMALLEST_GROUP = 4  # entries of the groups whose smallest are compared first
 TIE = 1e-7  # the part of a unit by which coordinates are moved, so that distances differ
 
@@ -98,23 +98,32 @@ class Neighbors(Search):
         self._trees: dict[int, tuple[Any, np.ndarray]] = {}
 
     def nearest_before(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Find the nearest rows by a tree or by blocks of the distance matrix, whichever is faster."""
+        """Find the nearest rows by a tree, boxes or blocks of the distance matrix, whichever is fastest."""
         if k == 0 or not len(queries) or not len(self):
             shape = (len(queries), k)
             index = torch.full(shape, -1, device=queries.device)
             return torch.full(shape, torch.inf, dtype=torch.float64, device=queries.device), index
         queries = queries.to(torch.float64)
-        if not self._by_tree(len(queries)):
+        if queries.device.type == "cuda" and len(queries) * len(self) >= BOXED_PAIRS:
+            return self._box_search(queries, before, k)
+        if queries.device.type == "cuda" or self.coordinates.shape[-1] > TREE_COLUMNS:
             return self._block_search(queries, before, k)
-        square, index = self._tree_search(queries.cpu().numpy(), before.cpu().numpy(), k)
-        return square.to(queries.device), index.to(queries.device)
+        return self._tree_search(queries.numpy(), before.numpy(), k)
 
-    def _by_tree(self, queries: int) -> bool:
-        """Whether a tree on the CPU is faster: with few coordinates, and on a GPU for many pairs."""
-        columns = self.coordinates.shape[-1]
-        if self.coordinates.device.type == "cpu":
-            return columns <= TREE_COLUMNS
-        return columns <= GPU_TREE_COLUMNS and queries * len(self) >= GPU_TREE_PAIRS
+    def _box_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Search the boxes of the shortest prefix of 2^j rows that holds all rows allowed."""
+        square = queries.new_full((len(queries), k), torch.inf)
+        index = torch.full((len(queries), k), -1, device=queries.device)
+        lengths = _prefixes(before, BOXED_ROWS // 2, len(self))
+        for length in lengths.unique().tolist():
+            which = (lengths == length).nonzero()[:, 0]
+            if length >= BOXED_ROWS:
+                some = (self.coordinates[:length], queries[which], before[which], k)
+                square[which], index[which] = nearest_in_boxes(*some)
+                which = which[index[which, 0] < 0]  # fewer than k were near
+            if len(which):
+                square[which], index[which] = self._block_search(queries[which], before[which], k)
+        return square, index
 
     def _block_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Search blocks of the distance matrix, rows that come too late masked out."""
@@ -144,8 +153,7 @@ class Neighbors(Search):
         """Search the tree of the shortest prefix of 2^j rows that holds all rows allowed."""
         n, distance = len(self), np.full((len(points), k), np.inf)
         index = np.full((len(points), k), -1, dtype=np.int64)
-        lengths = np.minimum(np.maximum(limits, SMALLEST_PREFIX), n)
-        lengths = np.minimum(2 ** np.ceil(np.log2(lengths)).astype(np.int64), n)
+        lengths = _prefixes(torch.from_numpy(limits), SMALLEST_PREFIX, n).numpy()
         for length in np.unique(lengths):
             which = np.flatnonzero(lengths == length)
             (tree, order), asked = self._tree(int(length)), k
@@ -170,6 +178,12 @@ class Neighbors(Search):
             order = _tree_of(rows).indices
             self._trees[length] = _tree_of(rows[order]), order
         return self._trees[length]
+
+
+def _prefixes(limits: Tensor, least: int, n: int) -> Tensor:
+    """Lengths of the shortest prefixes of 2^j rows, `least` or more and n at most, that hold so many."""
+    powers = limits.clamp(least, n).double().log2().ceil()
+    return (2.0**powers).long().clamp_max(n)
 
 
 def _tree_of(rows: np.ndarray) -> Any:

@@ -93,17 +93,12 @@ def serves(*tensors: Tensor, rows: int) -> bool:
 
     In float32 the factors of SciPy's library are a little less accurate than those of PyTorch's.
     """
-    if rows < SMALLEST or not _apt(*tensors):
-        return False
-    return _routine("cython_lapack", "dpotrf") is not None
-
-
-def _apt(*tensors: Tensor) -> bool:
-    """Whether tensors are of the CPU, in float64 and without gradients, and PyTorch is slow here."""
     first = tensors[0]
-    if not faster_here() or first.dtype != torch.float64 or first.device.type != "cpu":
+    if rows < SMALLEST or first.dtype != torch.float64 or first.device.type != "cpu":
         return False
-    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return faster_here() and _routine("cython_lapack", "dpotrf") is not None
 
 
 def _at(A: _Matrix, row: int, column: int) -> _Matrix:

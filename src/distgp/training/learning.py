@@ -34,6 +34,8 @@ FIRST_ROUNDS = 10
 """Rounds from each of two starts, after which training goes on from one of the ends."""
 DECISIVE = 1.0
 """Nats by which the start with longer lengthscales must lead then, since the rows preferred the other."""
+LARGEST_PART = 0.25
+"""The part of its rows that one large expert learns from first, at most, for blocks to be worth it."""
 MOST_BLOCKS = 8
 """Blocks of rows that one large expert learns from, at most."""
 LEAST_NOISE = 1e-8
@@ -43,6 +45,8 @@ MANY = 1.5
 PART_TOLERANCE = 5e-5
 """Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
 and where it goes on with all of them: 0.1 nats of 2,000 rows."""
+Step = tuple[float, Placement[Shard]]
+"""Rows to go on with, and how many times more of them there are than before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,21 +101,34 @@ class Learning:
         are left to do.
         """
         rounds, share = self.algorithm.n_iter, _share_of_first(expert, shards)
-        half, curvature = _with_rounds(self.algorithm, max(1, rounds // 2)), Curvature()
-        first = replace(self, algorithm=half, curvature=curvature)
+        half = _with_rounds(self.algorithm, max(1, rounds // 2))
+        first = replace(self, algorithm=half, curvature=Curvature())
         part = sample.sampled(shards, share, self.seed)
         results = first._by_stages(expert, part, limits.now, PART_TOLERANCE)
         free = first._without_bounds(expert, part, results[-1].parameters, limits, PART_TOLERANCE)
         bounds = limits.now | limits.free if free else limits.now
         results += free
-        left = _with_rounds(self.algorithm, max(1, rounds - rounds // 2))
+        last = replace(first, algorithm=_with_rounds(self.algorithm, max(1, rounds - rounds // 2)))
+        steps: list[Step] = []
         while share < 1.0:
             more = 2.0 * share if 2.0 * MANY * share <= 1.0 else 1.0
-            curvature.scale(more / share)
-            rows, share = sample.sampled(shards, more, self.seed), more
-            theta = within_reach(results[-1].parameters, self.start, rows)
-            found = first._train(left, expert, theta, rows, bounds, tolerance=PART_TOLERANCE)
-            results.append(found)
+            steps.append((more / share, sample.sampled(shards, more, self.seed)))
+            share = more
+        return results + last._with_more_rows(expert, steps, results[-1].parameters, bounds)
+
+    def _with_more_rows(
+        self, expert: Expert, steps: list[Step], theta: Parameters, bounds: Bounds
+    ) -> list[TrainingResult]:
+        """Go on from θ with the rows of each step, so many times more than before, by what is known."""
+        results: list[TrainingResult] = []
+        for more, rows in steps:
+            assert self.curvature is not None
+            self.curvature.scale(more)
+            theta = within_reach(theta, self.start, rows)
+            found = self._train(
+                self.algorithm, expert, theta, rows, bounds, tolerance=PART_TOLERANCE
+            )
+            results, theta = [*results, found], found.parameters
         return results
 
     def _by_stages(
@@ -134,8 +151,8 @@ class Learning:
                 points = [replace(p, inducing=Z) for p, Z in zip(points, inducing, strict=True)]
             share = _share_of_rounds(algorithm, i, len(stages))
             if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
-                first = _with_rounds(share, FIRST_ROUNDS)
-                far, near = (self._train(first, expert, p, rows, bounds, stage) for p in points)
+                first, racer = _with_rounds(share, FIRST_ROUNDS), replace(self, curvature=None)
+                far, near = (racer._train(first, expert, p, rows, bounds, stage) for p in points)
                 results.append(far if _reached(far) < _reached(near) - DECISIVE else near)
                 share = _with_rounds(share, share.n_iter - FIRST_ROUNDS)
                 points = [results[-1].parameters]
@@ -152,7 +169,12 @@ class Learning:
         """
         algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
         alone = sum(sample.counts(shards)) == 1
-        if self.blocks and self.search and alone and _share_of_first(expert, shards) <= 0.25:
+        if (
+            self.blocks
+            and self.search
+            and alone
+            and _share_of_first(expert, shards) <= LARGEST_PART
+        ):
             results, far = self._in_blocks(expert, shards, limits.now), None
         else:
             results = [self._train(algorithm, expert, self.start, shards, limits.now)]
@@ -177,19 +199,14 @@ class Learning:
         The objective of blocks sees what is as far apart as in a part, and all that their rows say.
         """
         assert expert.first_rows is not None
-        share, size, curvature = _share_of_first(expert, shards), 2 * expert.first_rows, Curvature()
-        exact = replace(self, algorithm=Fact(), curvature=curvature)
+        exact = replace(self, algorithm=Fact(), curvature=Curvature())
+        share, size = _share_of_first(expert, shards), 2 * expert.first_rows
         part = sample.sampled(shards, share, self.seed)
         results = exact._by_stages(expert, part, bounds, PART_TOLERANCE)
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
-        times = float(sum(sample.counts(blocks)))
-        for rows, more in ((sample.sampled(shards, 2.0 * share, self.seed), 2.0), (blocks, times)):
-            curvature.scale(more)
-            theta = within_reach(results[-1].parameters, self.start, rows)
-            algorithm, tolerance = exact.algorithm, PART_TOLERANCE
-            found = exact._train(algorithm, expert, theta, rows, bounds, tolerance=tolerance)
-            results.append(found)
-        return results
+        twice = sample.sampled(shards, 2.0 * share, self.seed)
+        steps = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
+        return results + exact._with_more_rows(expert, steps, results[-1].parameters, bounds)
 
     def _refined(
         self,

@@ -45,10 +45,8 @@ from distgp.training.rounds import (
     Stop,
     Tensors,
 )
-from distgp.training.stage import with_lengthscales
+from distgp.training.stage import SEARCHED, with_lengthscales
 
-SEARCHED = (0.3, 0.1, 0.03)
-"""Factors of the lengthscales of a second start. They do not change which rows are nearest."""
 COARSE_ROWS = 2048
 """The first rows in the order. Where there are far more rows, a third of the neighbours come from these:
 the nearest of all are then so near that they say nothing of what is slow in the function."""
@@ -240,8 +238,9 @@ class NearestRows(Algorithm):
     ) -> list[Tensor]:
         """The start, and of those with shorter lengthscales the one that explains the targets best.
 
-        From long ones a descent may end where everything is noise. With short ones all neighbours agree
-        in columns with few values, so that the lengthscales of these get no gradient and stay short.
+        Which rows are nearest is the same for all of them. From long ones a descent may end where
+        everything is noise. With short ones all neighbours agree in columns with few values, so that the
+        lengthscales of these get no gradient and stay short.
         """
         layout = objective.layout
         shorter = [layout.pack(theta) for theta in with_lengthscales(layout.unpack(x), SEARCHED)]

@@ -64,6 +64,17 @@ def test_boxes_find_what_a_sorted_list_has(monkeypatch, n, d, k, far):
     close(square[found], wanted[found])
 
 
+@pytest.mark.parametrize("apart", [1e-3, 1e-7])
+def test_boxes_with_products_of_fewer_digits(apart):
+    """Rows so near each other that products of half the digits would not tell them apart."""
+    X = torch.arange(3000, dtype=FLOAT)[:, None] * apart + 5.0 + inputs(3000, 1) * apart / 10
+    limit = torch.full((3000,), 3000)
+    wanted = naive(X, X, limit, 4)[1]
+    assert torch.equal(boxes.nearest_in_boxes(X, X, limit, 4)[1], wanted)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(boxes.nearest_in_boxes(X, X, limit, 4)[1], wanted)
+
+
 def test_boxes_hold_every_row_once_and_are_small():
     X = inputs(1001, 3)
     found = boxes.Boxes.of(X)

@@ -19,7 +19,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from distgp._util.threads import on_threads
-from distgp.data.boxes import SPARE, nearest_in_boxes
+from distgp.data.boxes import nearest_in_boxes
 
 TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
@@ -29,6 +29,7 @@ BOXED_PAIRS, BOXED_ROWS = 10**11, 2**16
 """On a GPU boxes of rows are faster than the distance matrix for so many pairs, among so many rows."""
 BLOCK = {"cpu": 2**19, "cuda": 2**27}  # entries of the distance matrix that are held at a time
 SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
+SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
 SMALLEST_GROUP = 4  # entries of the groups whose smallest are compared first
 TIE = 1e-7  # the part of a unit by which coordinates are moved, so that distances differ
 

@@ -81,15 +81,21 @@ class Learning:
         limits, alone = self._limits(shards), sum(sample.counts(shards)) == 1
         every_row = bool(self.algorithm.polish) if self.algorithm.draws_rows else self.rows is None
         refine = self.refine and alone and every_row and self.algorithm.agrees
+        learner = self
         if self.algorithm.draws_rows:
-            results, limits = self._by_drawn_rows(expert, shards, limits)
+            learner = replace(self, curvature=Curvature())
+            results, limits = learner._by_drawn_rows(expert, shards, limits)
+            import os
+
+            if os.environ.get("X") == "0":
+                learner = self
         elif refine and self.search and _share_of_first(expert, shards) < 1.0:
             return _joined(self._from_part(expert, shards, limits))
         else:
             results = self._by_stages(expert, self._sampled(shards), limits.now)
         if refine:
             with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
-                results += self._without_bounds(expert, shards, results[-1].parameters, limits)
+                results += learner._without_bounds(expert, shards, results[-1].parameters, limits)
         return _joined(results)
 
     def _from_part(
@@ -196,17 +202,25 @@ class Learning:
     ) -> list[TrainingResult]:
         """Learn θ from parts of the rows, and then by FACT from most rows in blocks of such a size.
 
-        The objective of blocks sees what is as far apart as in a part, and all that their rows say.
+        The objective of blocks sees what is as far apart as in a part, and all that their rows say. Its
+        curvature, for as many rows as there are, is kept for those evaluations that look at all of them.
         """
         assert expert.first_rows is not None
-        exact = replace(self, algorithm=Fact(), curvature=Curvature())
+        exact = replace(self, algorithm=Fact())
         share, size = _share_of_first(expert, shards), 2 * expert.first_rows
         part = sample.sampled(shards, share, self.seed)
         results = exact._by_stages(expert, part, bounds, PART_TOLERANCE)
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
         twice = sample.sampled(shards, 2.0 * share, self.seed)
         steps = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
-        return results + exact._with_more_rows(expert, steps, results[-1].parameters, bounds)
+        results += exact._with_more_rows(expert, steps, results[-1].parameters, bounds)
+        assert self.curvature is not None
+        self.curvature.scale(float(sample.sizes(shards).sum() / sample.sizes(blocks).sum()))
+        import os
+
+        if os.environ.get("X") == "0":
+            self.curvature.__init__()
+        return results
 
     def _refined(
         self,

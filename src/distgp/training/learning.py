@@ -36,7 +36,7 @@ DECISIVE = 1.0
 """Nats by which the start with longer lengthscales must lead then, since the rows preferred the other."""
 LARGEST_PART = 0.25
 """The part of its rows that one large expert learns from first, at most, for blocks to be worth it."""
-MOST_BLOCKS = 8
+MOST_BLOCKS = 4
 """Blocks of rows that one large expert learns from, at most."""
 LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""
@@ -233,9 +233,11 @@ class Learning:
         """Take those steps of further training by which rows held out are predicted better.
 
         More neighbours begin with the lengthscales of `far`, if given, where others have left the kernel.
+        A step knows the curvature that those before it have shown.
         Still more are looked at only where the last ones were clearly worth it.
         """
         results, last, more = [], self.algorithm, True
+        n, known, looked_at = int(sample.sizes(shards).sum()), Curvature(), 1.0
         doing("measuring what was learnt on rows held out")
         best = score(theta, shards, self.seed)
         for change in self.algorithm.refinements():
@@ -243,9 +245,10 @@ class Learning:
             if (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
             start = theta if change.lifts or far is None else back_at_start(theta, far)
-            found = self._train(
-                again, expert, start, shards, wider.now, tolerance=Algorithm.tolerance
-            )
+            known.scale(again.rows_of(n) / looked_at)
+            looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
+            learner = replace(self, curvature=known)
+            found = learner._train(again, expert, start, shards, wider.now, tolerance=tolerance)
             new = score(found.parameters, shards, self.seed)
             clearly = new.beats(best, ERRORS)
             more = more if change.lifts else clearly

@@ -136,6 +136,10 @@ class NearestRows(Algorithm):
         ]
         return [Refinement(again, "floor"), *map(Refinement, more), Refinement(None, "cap")]
 
+    def rows_of(self, n: int) -> int:
+        """Look at the targets."""
+        return min(n, self.n_targets)
+
     def with_polish(self, polish: int) -> NearestRows:
         """Polish what nearest rows find by so many evaluations of all rows."""
         return replace(self, polish=polish)
@@ -261,7 +265,8 @@ class NearestRows(Algorithm):
         """The minimum by L-BFGS with fixed neighbours, or where `budget` more rounds have led."""
         layout, begin = objective.layout, len(rounds.history)
         rounds.began = begin
-        search = Lbfgs(x, layout.low, layout.high)
+        # Neighbours that were found for another θ have another objective.
+        search = Lbfgs(x, layout.low, layout.high, rounds.curvature if self.stages == 1 else None)
 
         def trial(point: Tensor) -> tuple[float, Tensor]:
             if len(rounds.history) >= begin + budget:
@@ -273,7 +278,7 @@ class NearestRows(Algorithm):
             return found
 
         try:
-            search.minimise(trial)
+            search.minimise(trial, rounds.least_gain)
         except Stop:
             if last:
                 raise

@@ -149,6 +149,10 @@ class Algorithm(ABC):
         """Further training from rows that it draws, each to be kept if rows held out say that it pays."""
         return ()
 
+    def rows_of(self, n: int) -> int:
+        """Return how many of n rows the objective looks at."""
+        return n
+
     def with_polish(self, polish: int) -> Algorithm:
         """Return the same algorithm with so many evaluations of all rows at its end, if it draws rows."""
         del polish
@@ -193,8 +197,7 @@ class Rounds:
         self._algorithm, self._objective, self._shards = algorithm, objective, shards
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
-        n = float(sample.sizes(shards).sum())
-        self._rows = min(n, getattr(algorithm, "n_targets", n))  # that the objective looks at
+        self._rows = algorithm.rows_of(int(sample.sizes(shards).sum()))  # that the objective looks at
         self.curvature = curvature  # of the objective, which an earlier training has learnt
         self._bytes, self._last = 0, time.perf_counter()
 

@@ -256,7 +256,7 @@ def train(
         layout.unpack(rounds.vectors, agreed=algorithm.agrees),
         tuple(rounds.history),
         stopped,
-        rows=min(n, getattr(algorithm, "n_targets", n)),
+        rows=algorithm.rows_of(n),
         last_stage=len(rounds.history) - rounds.began,
         bounds=_trained_bounds(layout, bounds),
     )

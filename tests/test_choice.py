@@ -20,6 +20,7 @@ from distgp.selection import (
     NeighboursWarning,
     RepeatsWarning,
     _folds,
+    candidates,
     hold_out,
 )
 from distgp.selection.candidates import EXACT_ALONE, KERNELS_TRIED, QUICK, SLOWER, ways_to_fit
@@ -473,7 +474,7 @@ def test_few_rows_take_another_way_only_where_it_is_clearly_better(monkeypatch):
     assert gp.choice_.held_out == 200, "every row is held out once"
     named = {trial.name: trial for trial in gp.choice_.trials}
     other = named["independent experts, opt-local"]
-    monkeypatch.setattr("distgp.selection._Tried.beats", lambda *given: True)
+    monkeypatch.setattr("distgp.selection.candidates.Tried.beats", lambda *given: True)
     monkeypatch.setattr("distgp.selection.trials.metrics.nlpd", better_for(other.rmse))
     taken = DistributedGPRegressor(n_iter=10).fit(X, y)
     assert gp.choice_.best.name == "exact GP"
@@ -555,11 +556,40 @@ def test_another_way_than_exact_must_be_better_by_two_standard_errors():
     gain -= gain.mean()
 
     def tried(densities):
-        return selection._Tried(None, None, (), densities=densities)
+        return candidates.Tried(None, None, (), densities=densities)
 
     for errors, better in ((1.9, False), (2.1, True), (-5.0, False)):
         other = tried(exact + gain + errors * gain.std() / 20.0)
         assert other.beats(tried(exact)) is better
+
+
+def test_a_trial_stops_where_the_folds_left_would_have_to_be_better_by_three_standard_errors():
+    rng = np.random.default_rng(0)
+    exact, noise = rng.normal(size=500), rng.normal(size=500)
+    first = candidates.Tried(None, None, (), densities=exact)
+
+    def stops(rows, errors):
+        gain = noise[:rows] - noise[:rows].mean()
+        gain += errors * gain.std() / np.sqrt(rows)
+        return first.can_hardly_lose(exact[:rows] + gain)
+
+    # After a share s with z errors, z' of the rest must make √s z + √(1 − s) z' = 2.
+    for rows, hopeless in ((100, -1.52), (200, -0.51), (300, 0.13), (400, 0.73)):
+        assert stops(rows, hopeless - 0.05)
+        assert not stops(rows, hopeless + 0.05)
+    assert not stops(500, -10.0)  # there is nothing left to stop
+    stopped = candidates.Tried(None, None, (), densities=exact[:100] + 10.0)
+    assert not stopped.beats(first)
+
+
+def test_a_trial_that_was_stopped_is_said_and_not_taken():
+    """One exact GP is far better here: one fold tells it, and the others are not fitted."""
+    X, y = smooth(400)
+    gp = DistributedGPRegressor(random_state=0).fit(X, y)
+    exact, other = (t for t in gp.choice_.trials if not t.baseline)
+    assert exact.chosen and exact.rows is None and other.rows in (80, 160, 240, 320)
+    assert other.nlpd == other.nlpd and not other.error
+    assert f"stopped after {other.rows} of the rows" in str(gp.choice_)
 
 
 def test_a_way_without_joint_predictions_must_be_clearly_better():
@@ -570,14 +600,14 @@ def test_a_way_without_joint_predictions_must_be_clearly_better():
     def tried(name, joint, densities):
         candidate = selection.Candidate(name, {}, joint=joint)
         trial = Trial(name, 1.0, -float(densities.mean()), 0.9, 0.1)
-        return selection._Tried(candidate, trial, (), densities=densities)
+        return candidates.Tried(candidate, trial, (), densities=densities)
 
     for errors, taken in ((1.9, "joint"), (2.1, "alone"), (-1.0, "joint")):
         other = tried("alone", False, plain + gain + errors * gain.std() / 20.0)
-        best = selection._best([other, tried("joint", True, plain)])
+        best = candidates.best_of([other, tried("joint", True, plain)])
         assert best.candidate.name == taken
     alone = tried("alone", False, plain)
-    assert selection._best([alone]) is alone
+    assert candidates.best_of([alone]) is alone
     assert not ways_to_fit(5_000)[-1].joint and all(way.joint for way in ways_to_fit(5_000)[:-1])
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from distgp._util.progress import Progress, doing, telling
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
-from distgp.experts import Parameters
 from distgp.file_rows import FileRows
 from distgp.model import Model, TargetModel
 from distgp.pipeline import fit, place, transformed
@@ -31,12 +30,18 @@ from distgp.selection.alone import check_few_rows, measured_one_by_one
 from distgp.selection.candidates import (
     EXACT,
     EXACT_ALONE,
+    FOLDS,
     KERNELS_TRIED,
     Candidate,
+    Tried,
     affordable,
     as_given,
+    best_of,
+    better_of,
+    log_tried,
     numbers_of_experts,
     taken,
+    tried_on,
     ways_to_fit,
 )
 from distgp.selection.repeats import RepeatsWarning, labels_of_repeats, warn_of_repeats
@@ -58,15 +63,10 @@ from distgp.selection.trials import (
     columns_in_time,
     divisions,
     hold_out,
-    measure,
 )
 
 TRIAL_TEST = 2_000
 """Rows that a candidate is measured on."""
-FOLDS = 5
-"""Folds in which candidates for few rows are measured on all of them."""
-ERRORS = 2.0
-"""Standard errors by which another way to fit few rows must be better than one exact GP."""
 TRIAL_SAMPLE = 20_000
 """Rows on which the choice is made where rows stay with the workers."""
 
@@ -122,7 +122,7 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
         chosen, results = _cross_validated(chosen, rows)
         placed, begin = place(chosen, rows, transforms), time.perf_counter()
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
-    if at_once:  # its figures come with the fit: its figures come with the fit
+    if at_once:  # its figures come with the fit
         seconds = time.perf_counter() - begin
         choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
         _warn(plan, rows, choice, left)
@@ -235,28 +235,7 @@ def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
     return {} if way is None else dict(way.settings)
 
 
-class _Tried(NamedTuple):
-    """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked.
-
-    With them are the residuals of the rows held out.
-    """
-
-    candidate: Candidate
-    trial: Trial
-    learnt: tuple[Parameters, ...]
-    residuals: Residuals | None = None
-    lacked: MemoryError | None = None
-    densities: np.ndarray | None = None
-    predicted: tuple[np.ndarray, ...] | None = None
-
-    def beats(self, other: _Tried) -> bool:
-        """Whether the rows held out are predicted better than by another, by two standard errors."""
-        assert self.densities is not None and other.densities is not None
-        gain = self.densities - other.densities
-        return bool(gain.mean() > ERRORS * gain.std() / np.sqrt(len(gain)))
-
-
-def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
+def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
     few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
     parts = _folds(rows.X, plan.seed, FOLDS) if few else _parts(plan, rows)
@@ -272,27 +251,27 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[_Tried, Choice]:
         log = is_auto(plan.target_transform)
         total = len(ways) + kernels + log
 
-        def tried(candidates: Sequence[Candidate], before: int = 0) -> list[_Tried]:
+        def tried(candidates: Sequence[Candidate], before: int = 0) -> list[Tried]:
             found = []
             for place_, candidate in enumerate(candidates, 1 + before):
                 progress.begin(f"trying {place_} of {total}: {candidate.name}")
-                one = _tried(plan, rows, parts, candidate)
+                one = tried_on(plan, rows, parts, candidate, found[0] if few and found else None)
                 if candidate.again and not one.trial.nlpd <= least:
                     slower = candidate._replace(trial=candidate.again)
-                    one = _best_of(one, _tried(plan, rows, parts, slower))
+                    one = better_of(one, tried_on(plan, rows, parts, slower))
                 found.append(one)
             return found
 
         found = tried(ways)
-        best = _best(found, first_wins=few) if found else None
+        best = best_of(found, first_wins=few) if found else None
         if plan.kernel is None:
             others_of = as_given(plan) if best is None else best.candidate
             more = tried(others_of.with_kernels()[-kernels:], len(ways))
-            found, best = found + more, _best([*more, *([] if best is None else [best])])
+            found, best = found + more, best_of([*more, *([] if best is None else [best])])
         assert best is not None
         if log:
             progress.begin(f"trying {total} of {total}: {best.candidate.name}, log")
-            found.append(_log_tried(plan, rows, parts, best.candidate))
+            found.append(log_tried(plan, rows, parts, best.candidate))
             best = found[-1] if not found[-1].trial.error and found[-1].beats(best) else best
     held_out = len(np.unique(np.concatenate([test for _, test in parts])))
     trials = [one.trial for one in found]
@@ -310,81 +289,6 @@ def _ways(plan: Plan, rows: Rows) -> list[Candidate]:
     many = plan.n == len(rows) > EXACT_ALONE
     way = affordable(plan, rows.X.shape[1])[0] if many else None
     return ways_to_fit(len(rows), exact_fits=way is not None and way.settings is EXACT)
-
-
-def _tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
-    """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
-    settings = {**candidate.settings, **candidate.trial}
-    learnt, lacked, residuals, densities, predicted = (), None, None, None, None
-    places = np.concatenate([test for _, test in parts])
-    asked = plan.given["n_iter"]
-    if asked is not None and "n_iter" in settings:
-        settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
-
-    def predictions() -> tuple[np.ndarray, np.ndarray]:
-        nonlocal learnt, lacked, residuals, densities, predicted
-        found, given = [], ()
-        if candidate.learns_once and len(parts) == FOLDS:
-            quick = plan.trial(settings, len(rows))
-            given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
-        for train, test in parts:
-            some = rows.take(train[: candidate.rows])
-            quick = plan.trial(settings, len(some))
-            if given:
-                quick = replace(quick, algorithm=None, found=given, from_trial=True)
-            try:
-                model = fit(quick, place(quick, some))
-            except MemoryError as error:
-                lacked = error
-                raise
-            noise = None if rows.noise is None else rows.noise[test]
-            found.append(predict_gaussian(model, rows.X[test], noise=noise))
-            learnt = tuple(target.parameters for target in model.targets)
-        mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
-        residuals = Residuals.of(places, rows.y[places], mean, np.sqrt(variance))
-        each = np.square(residuals.values) + np.log(variance).reshape(len(places), -1)
-        densities = -0.5 * each.sum(-1)  # up to a constant
-        return mean, np.sqrt(variance)
-
-    trial = measure(candidate.name, predictions, rows.y[places])
-    return _Tried(candidate, trial, learnt, residuals, lacked, densities, predicted)
-
-
-def _log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> _Tried:
-    """Fit a candidate to the logarithm of the target; its figures are of the target itself."""
-    of_log, transforms = transformed(plan.settled({"target_transform": "log"}), rows)
-    one = _tried(plan, of_log, parts, candidate.with_log())
-    if one.trial.error or one.densities is None or one.predicted is None:
-        return one
-    y = rows.y[np.concatenate([test for _, test in parts])]
-    trial, found = logarithms.of_target(one.trial, one.densities, y, one.predicted, transforms)
-    return one._replace(trial=trial, densities=found)
-
-
-def _best_of(one: _Tried, other: _Tried) -> _Tried:
-    """Of two trials of a candidate, the one with the lower NLPD; their times are added."""
-    seconds = one.trial.seconds + other.trial.seconds
-    better = other if one.trial.error or other.trial.nlpd < one.trial.nlpd else one
-    return better._replace(trial=replace(better.trial, seconds=seconds))
-
-
-def _best(found: Sequence[_Tried], first_wins: bool = False) -> _Tried:
-    """The candidate with the lowest NLPD in its trial; an error where none could be fitted.
-
-    Where the first wins, another must be better than it by two standard errors; and so must one without
-    joint predictions be than the best of those that have them.
-    """
-    fine = [one for one in found if not one.trial.error]
-    if not fine:
-        if all(one.lacked for one in found):
-            raise cast(MemoryError, found[0].lacked)
-        reasons = dict.fromkeys(one.trial.error for one in found)
-        raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
-    if first_wins and not found[0].trial.error:
-        fine = [found[0], *(one for one in fine[1:] if one.beats(found[0]))]
-    fine.sort(key=lambda one: one.trial.nlpd)
-    joint = next((one for one in fine if one.candidate.joint), fine[0])
-    return joint if fine[0] is joint or not fine[0].beats(joint) else fine[0]
 
 
 def _cross_validated(

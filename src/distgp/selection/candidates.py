@@ -1,4 +1,4 @@
-"""The ways to fit that may be taken: the candidates that are measured, and what an earlier fit has chosen.
+"""The ways to fit that may be taken: the candidates, their trials, and what an earlier fit has chosen.
 
 Trials are cheap: they learn from few rows, but for nearest rows, whose neighbours must be as near as they
 will be; and training of the best starts where its trial ended.
@@ -14,10 +14,10 @@ training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -26,12 +26,16 @@ from distgp._util.checks import is_auto
 from distgp._util.machine import GIB, SHARE, free_bytes
 from distgp.aggregation.exact import cost_of_solve
 from distgp.data.partition import Partition
-from distgp.data.rows import Schema, kept
+from distgp.data.rows import Rows, Schema, kept
 from distgp.experts import Parameters
 from distgp.experts.cost import Cost, cost_of_condition
 from distgp.model import Model, TargetModel
+from distgp.pipeline import fit, place, transformed
 from distgp.plan import FIRST_KERNEL, Plan, resolve
-from distgp.selection.trials import Choice
+from distgp.predicting import predict_gaussian
+from distgp.selection import logarithms
+from distgp.selection.residuals import Residuals
+from distgp.selection.trials import Choice, Divisions, Trial, measure
 from distgp.training import NearestRows
 
 EXACT_ALONE = 1_500
@@ -51,6 +55,12 @@ SLOWER = replace(QUICK, n_targets=8192, stages=3, n_iter=150, seed=1)
 """The same with other rows and more of them, where a trial has ended in a bad place."""
 TRIAL_ROWS = 4_000
 """Rows that a candidate learns from in its trial, but for nearest rows."""
+FOLDS = 5
+"""Folds in which candidates for few rows are measured on all of them."""
+ERRORS = 2.0
+"""Standard errors by which another way to fit few rows must be better than one exact GP."""
+HARDLY = 3.0
+"""Standard errors by which it would have to be better in the folds left, for its trial to stop."""
 KERNELS_TRIED = (FIRST_KERNEL, "rbf", "matern52 + linear", "rbf + linear", "linear")
 """The kernels that kernel="auto" stands for."""
 
@@ -165,6 +175,130 @@ def as_given(plan: Plan) -> Candidate:
 def numbers_of_experts(n: int) -> list[int]:
     """The numbers of experts that the paper tries: ⌊√n / i⌋ for i = 4, 5, 6."""
     return sorted({max(1, int(math.sqrt(n) / i)) for i in (4, 5, 6)})
+
+
+class Tried(NamedTuple):
+    """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked.
+
+    With them are the residuals of the rows held out.
+    """
+
+    candidate: Candidate
+    trial: Trial
+    learnt: tuple[Parameters, ...]
+    residuals: Residuals | None = None
+    lacked: MemoryError | None = None
+    densities: np.ndarray | None = None
+    predicted: tuple[np.ndarray, ...] | None = None
+
+    def beats(self, other: Tried) -> bool:
+        """Whether the rows held out are predicted better than by another, by two standard errors."""
+        assert self.densities is not None and other.densities is not None
+        if len(self.densities) < len(other.densities):
+            return False  # its trial was stopped, since it could hardly win
+        gain = self.densities - other.densities
+        return bool(gain.mean() > ERRORS * gain.std() / np.sqrt(len(gain)))
+
+    def can_hardly_lose(self, densities: np.ndarray) -> bool:
+        """Whether another, with these densities of the first rows held out, can hardly beat this one.
+
+        Both parts of the rows count towards the standard errors by which it must be better in the end:
+        √s times those of the first, a share s, and √(1 − s) times those of the rest.
+        """
+        if self.densities is None or len(densities) == len(self.densities):
+            return False
+        gain, share = (
+            densities - self.densities[: len(densities)],
+            len(densities) / len(self.densities),
+        )
+        errors = gain.mean() / max(gain.std() / np.sqrt(len(gain)), np.finfo(float).tiny)
+        return bool(ERRORS - np.sqrt(share) * errors > HARDLY * np.sqrt(1.0 - share))
+
+
+def tried_on(
+    plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate, first: Tried | None = None
+) -> Tried:
+    """Fit a candidate to the rows to learn from, and score its predictions of those held out.
+
+    It stops after the part of the rows that leaves little hope to beat the `first`, where one is given.
+    """
+    settings = {**candidate.settings, **candidate.trial}
+    learnt, lacked, residuals, densities, predicted = (), None, None, None, None
+    places = np.concatenate([test for _, test in parts])
+    asked = plan.given["n_iter"]
+    if asked is not None and "n_iter" in settings:
+        settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
+
+    def predictions() -> tuple[np.ndarray, np.ndarray]:
+        nonlocal learnt, lacked, residuals, densities, predicted
+        found, given = [], ()
+        if candidate.learns_once and len(parts) == FOLDS:
+            quick = plan.trial(settings, len(rows))
+            given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
+        for train, test in parts:
+            some = rows.take(train[: candidate.rows])
+            quick = plan.trial(settings, len(some))
+            if given:
+                quick = replace(quick, algorithm=None, found=given, from_trial=True)
+            try:
+                model = fit(quick, place(quick, some))
+            except MemoryError as error:
+                lacked = error
+                raise
+            noise = None if rows.noise is None else rows.noise[test]
+            found.append(predict_gaussian(model, rows.X[test], noise=noise))
+            learnt = tuple(target.parameters for target in model.targets)
+            mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
+            some = places[: len(mean)]
+            residuals = Residuals.of(some, rows.y[some], mean, np.sqrt(variance))
+            each = np.square(residuals.values) + np.log(variance).reshape(len(some), -1)
+            densities = -0.5 * each.sum(-1)  # up to a constant
+            if first is not None and first.can_hardly_lose(densities):
+                break
+        assert predicted is not None
+        return predicted[0], np.sqrt(predicted[1])
+
+    trial = measure(candidate.name, predictions, rows.y[places])
+    if densities is not None and len(densities) < len(places):
+        trial = replace(trial, rows=len(densities))
+    return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted)
+
+
+def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> Tried:
+    """Fit a candidate to the logarithm of the target; its figures are of the target itself."""
+    of_log, transforms = transformed(plan.settled({"target_transform": "log"}), rows)
+    one = tried_on(plan, of_log, parts, candidate.with_log())
+    if one.trial.error or one.densities is None or one.predicted is None:
+        return one
+    y = rows.y[np.concatenate([test for _, test in parts])]
+    trial, found = logarithms.of_target(one.trial, one.densities, y, one.predicted, transforms)
+    return one._replace(trial=trial, densities=found)
+
+
+def better_of(one: Tried, other: Tried) -> Tried:
+    """Of two trials of a candidate, the one with the lower NLPD; their times are added."""
+    seconds = one.trial.seconds + other.trial.seconds
+    better = other if one.trial.error or other.trial.nlpd < one.trial.nlpd else one
+    return better._replace(trial=replace(better.trial, seconds=seconds))
+
+
+def best_of(found: Sequence[Tried], first_wins: bool = False) -> Tried:
+    """The candidate with the lowest NLPD in its trial; an error where none could be fitted.
+
+    Where the first wins, another must be better than it by two standard errors; and so must one without
+    joint predictions be than the best of those that have them.
+    """
+    fine = [one for one in found if not one.trial.error]
+    if not fine:
+        if all(one.lacked for one in found):
+            raise cast(MemoryError, found[0].lacked)
+        reasons = dict.fromkeys(one.trial.error for one in found)
+        raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
+    if first_wins and not found[0].trial.error:
+        fine = [found[0], *(one for one in fine[1:] if one.beats(found[0]))]
+    fine.sort(key=lambda one: one.trial.nlpd)
+    joint = next((one for one in fine if one.candidate.joint), fine[0])
+    return joint if fine[0] is joint or not fine[0].beats(joint) else fine[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,9 +43,15 @@ def why(choice: Choice) -> str:
 
 
 def notes(choice: Choice) -> list[str]:
-    """Explain the parts of the candidates' names that need it."""
+    """Explain the parts of the candidates' names that need it, and say whose trials were stopped."""
     names = " ".join(f"{one.name} " for one in choice.trials)
-    return [said for part, said in NOTES.items() if f"{part} " in names or f"{part}," in names]
+    stopped = [
+        f"{one.name}: stopped after {one.rows:,} of the rows, since it could hardly win"
+        for one in choice.trials
+        if one.rows is not None
+    ]
+    known = [said for part, said in NOTES.items() if f"{part} " in names or f"{part}," in names]
+    return known + stopped
 
 
 def _named(name: str) -> str:

@@ -205,6 +205,9 @@ class Trial:
         Whether it is only there to be compared with.
     error : str, default=""
         Why the candidate could not be fitted.
+    rows : int, optional
+        The rows that it was measured on, where these were so much better predicted by the first candidate
+        that its trial was stopped.
     """
 
     name: str
@@ -215,6 +218,7 @@ class Trial:
     chosen: bool = False
     baseline: bool = False
     error: str = ""
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -301,14 +305,14 @@ def measure(
     y: np.ndarray,
     baseline: bool = False,
 ) -> Trial:
-    """Fit a candidate, predict the rows held out, and score it against their targets.
+    """Fit a candidate, predict the rows held out, or the first of them, and score it against their targets.
 
     A candidate that cannot be fitted gets the reason instead of figures.
     """
     begin = time.perf_counter()
     try:
         mean, std = fit_and_predict()
-        return scored(name, y, mean, std, time.perf_counter() - begin, baseline)
+        return scored(name, y[: len(mean)], mean, std, time.perf_counter() - begin, baseline)
     except (ValueError, ArithmeticError, MemoryError, torch.OutOfMemoryError) as error:
         none, reason = float("nan"), " ".join(str(error).split()) or type(error).__name__
     seconds = time.perf_counter() - begin

@@ -25,6 +25,7 @@ from distgp.selection import (
 )
 from distgp.selection.candidates import EXACT_ALONE, KERNELS_TRIED, QUICK, SLOWER, ways_to_fit
 from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
+from distgp.selection.sentences import why
 from distgp.selection.trials import Choice, Trial, divisions
 from distgp.training import Fact, Learning, LogNormal
 from distgp.training.stage import LARGEST_SIGNAL
@@ -590,6 +591,17 @@ def test_a_trial_that_was_stopped_is_said_and_not_taken():
     assert exact.chosen and exact.rows is None and other.rows in (80, 160, 240, 320)
     assert other.nlpd == other.nlpd and not other.error
     assert f"stopped after {other.rows} of the rows" in str(gp.choice_)
+    assert "independent" not in why(gp.choice_)
+
+
+def test_figures_of_fewer_rows_come_last():
+    done, stopped = Trial("a", 1.0, 2.0, 0.9, 0.1), Trial("b", 1.0, 1.0, 0.9, 0.1, rows=50)
+    failed, mean = (
+        Trial("c", *[np.nan] * 3, 0.1, error="no"),
+        Trial("mean", 1, 3, 1, 0, baseline=True),
+    )
+    order = Choice.of("random", 80, [stopped, failed, done], [mean], 100).trials
+    assert [one.name for one in order] == ["a", "b", "c", "mean"] and order[0].chosen
 
 
 def test_a_way_without_joint_predictions_must_be_clearly_better():

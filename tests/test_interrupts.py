@@ -50,7 +50,8 @@ def candidates_tried(monkeypatch):
     """The names of candidates, as they are measured."""
     names, tried = [], trials.measure
     monkeypatch.setattr(
-        "distgp.selection.candidates.measure", lambda name, *more: names.append(name) or tried(name, *more)
+        "distgp.selection.candidates.measure",
+        lambda name, *more: names.append(name) or tried(name, *more),
     )
     return names
 

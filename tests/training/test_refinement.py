@@ -19,6 +19,7 @@ from distgp.kernels import Matern52
 from distgp.plan import resolve
 from distgp.selection import candidates
 from distgp.training import Fact, NearestRows, learning, objective_value, refinement
+from distgp.training.curvature import Curvature
 from distgp.training.refinement import Limits, Score, from_nearest_others, left_out, merged
 
 THETA = Parameters.of(1.3 * Matern52([0.6, 0.9]), 0.05)
@@ -337,6 +338,49 @@ def test_one_large_exact_expert_learns_in_blocks_and_ends_near_the_likelihood_of
     told.clear()
     DistributedGPRegressor(expert="exact", n_experts=1, training="nearest").fit(X, y)
     assert {rows for rows, *_ in told} == {310}, "where the user has said how to train"
+
+
+@pytest.mark.parametrize("chosen", ["far", "near"])
+def test_blocks_of_rows_say_which_of_two_starts_goes_on(few_are_refined, monkeypatch, chosen):
+    """A part of the rows may be too small to show that a function is rough: it does not decide."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(310, 1))
+    y = np.sin(60 * X[:, 0]) + 0.1 * rng.normal(size=310)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr("distgp.experts.exact.LEAST_POLISH", 1000)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    asked, trained, train = [], [], learning.train
+
+    def value(expert, theta, rows, priors):
+        asked.append((theta, int(sizes(rows).sum())))
+        return 0.0 if (len(asked) == 1) == (chosen == "far") else 10.0
+
+    monkeypatch.setattr(learning, "objective_value", value)
+    monkeypatch.setattr(learning, "train", lambda *a, **k: trained.append(a[2]) or train(*a, **k))
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    (far, rows), (near, same) = asked
+    assert rows == same == 300
+    assert trained[2] is (far if chosen == "far" else near)
+
+
+def test_curvature_is_that_of_as_many_rows_as_are_looked_at(few_are_refined, monkeypatch):
+    """50, 100 and 3 times 100 rows, then all 310; more neighbours of a fourth and an eighth of them."""
+    X, y = make_data(310, noise=0.3)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    monkeypatch.setattr(refinement.Score, "beats", lambda *given: True)
+    told, scale = {}, Curvature.scale
+
+    def noted(self, factor):
+        told.setdefault(self, []).append(factor)
+        scale(self, factor)
+
+    monkeypatch.setattr(Curvature, "scale", noted)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    blocks, refined = told.values()
+    assert blocks == pytest.approx([2.0, 3.0, 310 / 300])
+    looked_at = np.cumprod(refined)
+    assert len(refined) > 2 and set(looked_at.round()) <= {310, 256} and refined[0] > 1.0
 
 
 def placed_rows(n, slope):

@@ -234,7 +234,7 @@ class Choice:
         The number of rows that candidates could learn from, and of those that they were measured on, at
         most 2,000 of all that were held out.
     trials : tuple of Trial
-        Candidates by NLPD, then baselines by NLPD.
+        Candidates by NLPD, those whose trials were stopped last, then baselines by NLPD.
     added : int, default=0
         The number of rows that `partial_fit` has added to the model since.
     """
@@ -254,8 +254,11 @@ class Choice:
         held_out: int,
         chosen: str | None = None,
     ) -> Choice:
-        """Put candidates and baselines in order, and mark the one chosen, by default the first."""
-        order = sorted(trials, key=lambda t: (bool(t.error), t.nlpd))
+        """Put candidates and baselines in order, and mark the one chosen, by default the first.
+
+        Those whose trials were stopped come after the others, since their figures are of fewer rows.
+        """
+        order = sorted(trials, key=lambda t: (bool(t.error), t.rows is not None, t.nlpd))
         taken = order[0].name if chosen is None else chosen
         order = [replace(one, chosen=one.name == taken) for one in order]
         return Choice(validation, rows, held_out, (*order, *sorted(others, key=lambda t: t.nlpd)))

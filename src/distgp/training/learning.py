@@ -16,7 +16,7 @@ from distgp.experts import Expert, Parameters
 from distgp.experts.base import Inducing, Stage
 from distgp.training.curvature import Curvature
 from distgp.training.fact import Fact
-from distgp.training.objective import Prior
+from distgp.training.objective import Prior, objective_value
 from distgp.training.refinement import (
     ERRORS,
     Bounds,
@@ -143,8 +143,13 @@ class Learning:
         rows: Placement[Shard],
         bounds: Bounds,
         tolerance: float | None = None,
+        more: Placement[Shard] | None = None,
     ) -> list[TrainingResult]:
-        """Train in the stages that the kind of expert asks for."""
+        """Train in the stages that the kind of expert asks for.
+
+        Of two starts that one is taken which leads to the lower objective; of `more` rows, if given, since
+        few of them may hardly tell what is rough from noise.
+        """
         algorithm, results = self.algorithm, []
         stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, self.learnt)
         first = expert.first_inducing(self.inducing, rows, self.seed)
@@ -159,12 +164,24 @@ class Learning:
             if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
                 first, racer = _with_rounds(share, FIRST_ROUNDS), replace(self, curvature=None)
                 far, near = (racer._train(first, expert, p, rows, bounds, stage) for p in points)
-                results.append(far if _reached(far) < _reached(near) - DECISIVE else near)
+                better = (
+                    self._reached(far, expert, more) < self._reached(near, expert, more) - DECISIVE
+                )
+                results.append(far if better else near)
                 share = _with_rounds(share, share.n_iter - FIRST_ROUNDS)
                 points = [results[-1].parameters]
             found = self._train(share, expert, points[-1], rows, bounds, stage, tolerance)
             results, points = [*results, found], [found.parameters]
         return results
+
+    def _reached(
+        self, result: TrainingResult, expert: Expert, rows: Placement[Shard] | None
+    ) -> float:
+        """The objective that training has reached, of other rows if given; infinite where it has none."""
+        value = result.objective
+        if rows is not None:
+            value = objective_value(expert, result.parameters, rows, self.priors)
+        return value if math.isfinite(value) else math.inf
 
     def _by_drawn_rows(
         self, expert: Expert, shards: Placement[Shard], limits: Limits
@@ -209,8 +226,8 @@ class Learning:
         exact = replace(self, algorithm=Fact())
         share, size = _share_of_first(expert, shards), 2 * expert.first_rows
         part = sample.sampled(shards, share, self.seed)
-        results = exact._by_stages(expert, part, bounds, PART_TOLERANCE)
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
+        results = exact._by_stages(expert, part, bounds, PART_TOLERANCE, blocks)
         twice = sample.sampled(shards, 2.0 * share, self.seed)
         steps = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
         results += exact._with_more_rows(expert, steps, results[-1].parameters, bounds)
@@ -336,11 +353,6 @@ def _share_of_rounds(algorithm: Algorithm, stage: int, stages: int) -> Algorithm
 def _with_rounds(algorithm: Algorithm, rounds: int) -> Algorithm:
     """The algorithm with another number of rounds."""
     return replace(algorithm, n_iter=rounds)  # pyright: ignore[reportArgumentType]
-
-
-def _reached(result: TrainingResult) -> float:
-    """The objective that training has reached, infinite where it could not be computed."""
-    return result.objective if math.isfinite(result.objective) else math.inf
 
 
 def _share_of_first(expert: Expert, shards: Placement[Shard]) -> float:

@@ -48,10 +48,10 @@ def interrupted(monkeypatch):
 
 def candidates_tried(monkeypatch):
     """The names of candidates, as they are measured."""
-    names, tried = [], trials.measure
+    names, scored = [], trials.scored
     monkeypatch.setattr(
-        "distgp.selection.candidates.measure",
-        lambda name, *more: names.append(name) or tried(name, *more),
+        "distgp.selection.candidates.scored",
+        lambda name, *more: names.append(name) or scored(name, *more),
     )
     return names
 

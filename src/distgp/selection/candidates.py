@@ -14,7 +14,8 @@ training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -35,7 +36,7 @@ from distgp.plan import FIRST_KERNEL, Plan, resolve
 from distgp.predicting import predict_gaussian
 from distgp.selection import logarithms
 from distgp.selection.residuals import Residuals
-from distgp.selection.trials import Choice, Divisions, Trial, measure
+from distgp.selection.trials import FAILURES, Choice, Divisions, Trial, failed, scored
 from distgp.training import NearestRows
 
 EXACT_ALONE = 1_500
@@ -222,29 +223,10 @@ def tried_on(
 
     It stops after the part of the rows that leaves little hope to beat the `first`, where one is given.
     """
-    settings = {**candidate.settings, **candidate.trial}
-    learnt, lacked, residuals, densities, predicted = (), None, None, None, None
-    places = np.concatenate([test for _, test in parts])
-    asked = plan.given["n_iter"]
-    if asked is not None and "n_iter" in settings:
-        settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
-
-    def predictions() -> tuple[np.ndarray, np.ndarray]:
-        nonlocal learnt, lacked, residuals, densities, predicted
-        found, given = [], ()
-        if candidate.learns_once and len(parts) == FOLDS:
-            quick = plan.trial(settings, len(rows))
-            given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
-        for train, test in parts:
-            some = rows.take(train[: candidate.rows])
-            quick = plan.trial(settings, len(some))
-            if given:
-                quick = replace(quick, algorithm=None, found=given, from_trial=True)
-            try:
-                model = fit(quick, place(quick, some))
-            except MemoryError as error:
-                lacked = error
-                raise
+    places, begin, found = np.concatenate([test for _, test in parts]), time.perf_counter(), []
+    learnt, residuals, densities, predicted, lacked = (), None, None, None, None
+    try:
+        for model, test in _fitted(plan, rows, parts, candidate):
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
@@ -255,13 +237,35 @@ def tried_on(
             densities = -0.5 * each.sum(-1)  # up to a constant
             if first is not None and first.can_hardly_lose(densities):
                 break
-        assert predicted is not None
-        return predicted[0], np.sqrt(predicted[1])
-
-    trial = measure(candidate.name, predictions, rows.y[places])
-    if densities is not None and len(densities) < len(places):
-        trial = replace(trial, rows=len(densities))
+        assert predicted is not None and densities is not None
+        y, (mean, variance) = rows.y[places[: len(densities)]], predicted
+        seconds = time.perf_counter() - begin
+        trial = scored(candidate.name, y, mean, np.sqrt(variance), seconds)
+        if len(densities) < len(places):
+            trial = replace(trial, rows=len(densities))
+    except FAILURES as error:
+        lacked = error if isinstance(error, MemoryError) else None
+        trial = failed(candidate.name, error, time.perf_counter() - begin)
     return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted)
+
+
+def _fitted(
+    plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate
+) -> Iterator[tuple[Model[TargetModel], np.ndarray]]:
+    """Fit a candidate to the rows to learn from of each part; with it come the places of those held out."""
+    settings, given = {**candidate.settings, **candidate.trial}, ()
+    asked = plan.given["n_iter"]
+    if asked is not None and "n_iter" in settings:
+        settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
+    if candidate.learns_once and len(parts) == FOLDS:
+        quick = plan.trial(settings, len(rows))
+        given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
+    for train, test in parts:
+        some = rows.take(train[: candidate.rows])
+        quick = plan.trial(settings, len(some))
+        if given:
+            quick = replace(quick, algorithm=None, found=given, from_trial=True)
+        yield fit(quick, place(quick, some)), test
 
 
 def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> Tried:

@@ -178,6 +178,8 @@ def _whole_groups(
 
 WIDEST = 94
 """Characters of a line of the table, but for a few."""
+FAILURES = (ValueError, ArithmeticError, MemoryError, torch.OutOfMemoryError)
+"""Errors by which a candidate is out of the choice."""
 MARGIN = 0.05
 """Nats by which a baseline must be better to be worth a warning."""
 
@@ -308,17 +310,21 @@ def measure(
     y: np.ndarray,
     baseline: bool = False,
 ) -> Trial:
-    """Fit a candidate, predict the rows held out, or the first of them, and score it against their targets.
+    """Fit a candidate, predict the rows held out, and score it against their targets.
 
     A candidate that cannot be fitted gets the reason instead of figures.
     """
     begin = time.perf_counter()
     try:
         mean, std = fit_and_predict()
-        return scored(name, y[: len(mean)], mean, std, time.perf_counter() - begin, baseline)
-    except (ValueError, ArithmeticError, MemoryError, torch.OutOfMemoryError) as error:
-        none, reason = float("nan"), " ".join(str(error).split()) or type(error).__name__
-    seconds = time.perf_counter() - begin
+        return scored(name, y, mean, std, time.perf_counter() - begin, baseline)
+    except FAILURES as error:
+        return failed(name, error, time.perf_counter() - begin, baseline)
+
+
+def failed(name: str, error: Exception, seconds: float, baseline: bool = False) -> Trial:
+    """Make a trial that has the reason why it could not be made instead of figures."""
+    none, reason = float("nan"), " ".join(str(error).split()) or type(error).__name__
     return Trial(name, none, none, none, seconds, baseline=baseline, error=reason)
 
 

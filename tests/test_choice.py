@@ -431,7 +431,7 @@ def test_training_starts_where_the_trial_of_the_best_ended(n, few_are_many, monk
     told, learn = [], Learning.on
 
     def noted(learning, expert, shards):
-        told.append((learning.learnt, learning.start))
+        told.append((learning.found_in == "trial", learning.start))
         return learn(learning, expert, shards)
 
     monkeypatch.setattr(Learning, "on", noted)
@@ -590,7 +590,9 @@ def test_a_trial_that_was_stopped_is_said_and_not_taken():
     exact, other = (t for t in gp.choice_.trials if not t.baseline)
     assert exact.chosen and exact.rows is None and other.rows in (80, 160, 240, 320)
     assert other.nlpd == other.nlpd and not other.error
-    assert f"stopped after {other.rows} of the rows" in str(gp.choice_)
+    line = next(line for line in str(gp.choice_).splitlines() if other.name in line)
+    assert line.split(other.name)[1].split() == ["given", "up", "after", str(other.rows), "rows"]
+    assert "given up: by then it could hardly be better" in str(gp.choice_)
     assert "independent" not in why(gp.choice_)
 
 

@@ -61,7 +61,7 @@ def test_nothing_is_told_of_ordinary_fits(options):
 def test_training_that_is_not_finished_is_told(options):
     gp, found = told(make_data(300), n_iter=4, **options)
     text = found.pop(NotConvergedWarning)
-    assert "4 rounds, before it was finished" in text and "Give more rounds by n_iter" in text
+    assert "4 rounds, before it was finished" in text and "give more rounds by n_iter" in text
     assert not found and gp.training_.stopped == "iterations"
     assert issubclass(NotConvergedWarning, ConvergenceWarning)
 

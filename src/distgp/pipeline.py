@@ -187,12 +187,12 @@ def starting_point(
     lengthscales.
     """
     initial = plan.initial(scaling, factor)
-    start, search, learnt = initial.parameters, initial.named, False
+    start, search, found_in = initial.parameters, initial.named, ""
     if plan.found:
         found = plan.found[min(column, len(plan.found) - 1)]
         moved = initial.moved_to(found, plan.fixed)
-        search = moved is None and (search or not plan.from_trial)
-        start, learnt = (start, False) if moved is None else (moved, plan.from_trial)
+        search = moved is None and (search or plan.found_in != "trial")
+        start, found_in = (start, "") if moved is None else (moved, plan.found_in)
     if plan.algorithm is None:
         return start, None
     paths = initial.parameters.paths
@@ -202,7 +202,7 @@ def starting_point(
         start,
         plan.inducing(scaling),
         search,
-        learnt,
+        found_in,
         plan.training_rows,
         _priors(plan, initial),
         initial.bounds(capped=plan.normalize) | given,

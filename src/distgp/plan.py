@@ -91,8 +91,9 @@ class Plan:
         The parameters, checked, by name: what `settled` starts from.
     found : tuple of Parameters
         θ of each target to start training from, where an earlier fit or a trial has found one.
-    from_trial : bool
-        Whether `found` was learnt from a part of the same rows.
+    found_in : "", "trial", "interrupted" or "fit"
+        Where it was found: in a trial, from a part of the same rows; in a fit that was interrupted; or in
+        one that has ended.
     refine : bool
         Whether training is refined; trials do without.
     left : bool
@@ -127,7 +128,7 @@ class Plan:
     verbose: bool
     given: Mapping[str, object]
     found: tuple[Parameters, ...] = ()
-    from_trial: bool = False
+    found_in: str = ""
     refine: bool = True
     left: bool = True
 
@@ -180,7 +181,7 @@ class Plan:
         return replace(
             made,
             found=self.found,
-            from_trial=self.from_trial,
+            found_in=self.found_in,
             refine=self.refine,
             left=self.left,
         )
@@ -193,9 +194,9 @@ class Plan:
             quick |= {"n_experts": "auto", "partition": "random"}
         return replace(self, found=(), refine=False).settled({**quick, **settings}, n)
 
-    def starting_from(self, found: Iterable[Parameters]) -> Plan:
-        """The same plan, whose training goes on from where an earlier fit ended."""
-        return replace(self, found=tuple(theta.averaged() for theta in found), from_trial=False)
+    def starting_from(self, found: Iterable[Parameters], found_in: str) -> Plan:
+        """The same plan, whose training goes on from where an earlier fit ended or was interrupted."""
+        return replace(self, found=tuple(theta.averaged() for theta in found), found_in=found_in)
 
     def inducing(self, scaling: Scaling) -> Inducing:
         """The number of inducing inputs, "auto", or the inputs themselves, standardised."""

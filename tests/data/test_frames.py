@@ -463,3 +463,14 @@ def test_dates_too_far_to_count_are_refused():
     table = pd.DataFrame({"when": stamps, "east": np.arange(40.0)})
     with pytest.raises(TableError, match="'when' holds dates more than 290,000 years from 1970"):
         DistributedGPRegressor(dates="expand").fit(table, np.arange(40.0))
+
+
+@pytest.mark.parametrize("text", ["31.12.2020", "yesterday"])
+def test_texts_that_are_no_dates_are_named(text):
+    stamps = pd.date_range("2020-01-01", periods=40)
+    table = pd.DataFrame({"when": stamps, "east": np.arange(40.0)})
+    gp = DistributedGPRegressor(expert="exact", training=None, dates="expand")
+    gp.fit(table, np.arange(40.0))
+    with pytest.raises(TableError, match=r"'when' held dates in fitting.*write dates as 2026-01-31"):
+        gp.predict(table.head(2).assign(when=text))
+    assert np.isfinite(gp.predict(table.head(2).assign(when="2020-01-05"))).all()

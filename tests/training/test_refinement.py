@@ -383,6 +383,45 @@ def test_curvature_is_that_of_as_many_rows_as_are_looked_at(few_are_refined, mon
     assert len(refined) > 2 and set(looked_at.round()) <= {310, 256} and refined[0] > 1.0
 
 
+def test_going_on_from_a_fit_that_ended_never_leads_upwards(few_are_refined, monkeypatch):
+    """Only the objective of all rows is looked at: nearest rows would lead away from its minimum."""
+    X, y = make_data(310, noise=0.3)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, warm_start=True).fit(X, y)
+    before, told = gp.training_.objective, rows_of_training(monkeypatch)
+    gp.fit(X, y)
+    assert {rows for rows, *_ in told} == {310} and len(told) <= 2
+    assert gp.training_.objective <= before + 1e-6
+    assert all(round_.objective <= before + 1e-6 for round_ in gp.training_.history)
+
+
+def test_going_on_from_an_interrupted_fit_takes_the_steps_of_a_whole_one(
+    few_are_refined, monkeypatch
+):
+    X, y = make_data(310, noise=0.3)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    whole = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, warm_start=True)
+    calls, train = [], learning.train
+
+    def stopped(*given, **options):
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train(*given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(learning, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            gp.fit(X, y)
+    told = rows_of_training(monkeypatch)
+    gp.fit(X, y)
+    assert [*dict.fromkeys(rows for rows, *_ in told)] == [50, 100, 300, 310]
+    assert gp.training_.objective == pytest.approx(whole.training_.objective, abs=0.5)
+
+
 def placed_rows(n, slope):
     """Rows whose second column has a slope, in the units of training."""
     rng = np.random.default_rng(0)

@@ -190,6 +190,12 @@ class Column:
         try:
             return values.cast(pa.timestamp("us", tz=zone or None), safe=not finer)
         except pa.ArrowInvalid as error:
+            if types.is_string(values.type) or types.is_large_string(values.type):
+                raise TableError(
+                    f"column {self.name!r} held dates in fitting, and now holds texts, of which one "
+                    "cannot be read as a date: write dates as 2026-01-31, or convert them, for "
+                    f"example by pandas.to_datetime ({error})"
+                ) from error
             raise TableError(
                 f"column {self.name!r} holds dates more than 290,000 years from 1970, expected nearer "
                 f"ones: correct them, or give years as numbers ({error})"

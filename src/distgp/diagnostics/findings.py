@@ -53,7 +53,10 @@ class FitWarning(UserWarning):
 class NotConvergedWarning(FitWarning, ConvergenceWarning):
     """Training used up its rounds while the objective still fell."""
 
-    remedy = "Give more rounds by n_iter, or go on from here by warm_start=True and another fit"
+    remedy = (
+        "Go on from here by warm_start=True and another fit, or give more rounds by n_iter; where n_iter "
+        "was not given, a larger time_limit gives one large exact GP more of them"
+    )
 
 
 class BoundWarning(FitWarning):

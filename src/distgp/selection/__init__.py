@@ -205,7 +205,7 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     # The trial of nearest rows looks at so few of them that it may end elsewhere: it is not used.
     draws = plan.algorithm is not None and plan.algorithm.draws_rows
     found = () if draws else tried.learnt
-    return replace(plan, found=found, from_trial=True), choice, known | dict(best.settings)
+    return replace(plan, found=found, found_in="trial"), choice, known | dict(best.settings)
 
 
 def _warn(plan: Plan, rows: Rows, choice: Choice, left: Residuals | None) -> None:

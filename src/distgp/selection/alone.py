@@ -72,7 +72,7 @@ def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Div
     def learnt(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         some = rows.take(train)
         quick = plan.trial({"n_iter": LEARNT_AGAIN}, len(some))
-        quick = replace(quick, found=theta, from_trial=True)
+        quick = replace(quick, found=theta, found_in="trial")
         noise = None if rows.noise is None else rows.noise[test]
         mean, variance = predict_gaussian(fit(quick, place(quick, some)), rows.X[test], noise=noise)
         return mean, np.sqrt(variance)

@@ -264,7 +264,7 @@ def _fitted(
         some = rows.take(train[: candidate.rows])
         quick = plan.trial(settings, len(some))
         if given:
-            quick = replace(quick, algorithm=None, found=given, from_trial=True)
+            quick = replace(quick, algorithm=None, found=given, found_in="trial")
         yield fit(quick, place(quick, some)), test
 
 
@@ -313,6 +313,7 @@ class Past:
     """
 
     found: tuple[Parameters, ...] = ()
+    found_in: str = "fit"
     choice: Choice | None = None
     settled: Mapping[str, Any] = field(default_factory=dict)
 
@@ -324,7 +325,10 @@ class Past:
             known["found"] = tuple(one.parameters for one in attributes["model_"].targets)
             known["choice"] = attributes.get("choice_")
             known["settled"] = attributes.get("settled_") or {}
-        return Past(**known | attributes.get("_reached", {}))
+        reached = attributes.get("_reached", {})
+        if reached.get("found"):
+            known["found_in"] = "interrupted"
+        return Past(**known | reached)
 
     def holds(self, parameters: Mapping[str, Any]) -> bool:
         """Tell whether the choice still holds: while all that it set is "auto"."""
@@ -344,7 +348,7 @@ class Past:
         plan = resolve(given, schema, n)
         if self.holds(parameters):
             plan = plan.settled(self.settled)
-        return plan.starting_from(self.found) if self.found else plan
+        return plan.starting_from(self.found, self.found_in) if self.found else plan
 
 
 def plan_of_update(

@@ -21,6 +21,8 @@ NOTES = {
     ", log": "log: a model of the target's logarithm; figures are of the target itself",
 }
 """Parts of the names of candidates, and what they mean."""
+GIVEN_UP = "given up: by then it could hardly be better than one exact GP by two standard errors"
+"""Why the trial of another way than one exact GP ended early."""
 
 
 def why(choice: Choice) -> str:
@@ -44,15 +46,10 @@ def why(choice: Choice) -> str:
 
 
 def notes(choice: Choice) -> list[str]:
-    """Explain the parts of the candidates' names that need it, and say whose trials were stopped."""
+    """Explain the parts of the candidates' names that need it, and why a trial was given up."""
     names = " ".join(f"{one.name} " for one in choice.trials)
-    stopped = [
-        f"{one.name}: stopped after {one.rows:,} of the rows, since it could hardly win"
-        for one in choice.trials
-        if one.rows is not None
-    ]
     known = [said for part, said in NOTES.items() if f"{part} " in names or f"{part}," in names]
-    return known + stopped
+    return known + [GIVEN_UP for one in choice.trials if one.rows is not None]
 
 
 def _named(name: str) -> str:

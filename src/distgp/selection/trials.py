@@ -292,11 +292,11 @@ class Choice:
         ]
         for t in self.trials:
             mark = "→ " if t.chosen else "  "
-            figures = (
-                f"  {shorten(t.error, WIDEST - width)}"
-                if t.error
-                else f"{t.rmse:>10.4g}{t.nlpd:>10.4g}{t.cover:>12.3f}{t.seconds:>9.1f}"
-            )
+            figures = f"{t.rmse:>10.4g}{t.nlpd:>10.4g}{t.cover:>12.3f}{t.seconds:>9.1f}"
+            if t.rows is not None:  # figures of fewer rows would mislead
+                figures = f"  given up after {t.rows:,} rows"
+            if t.error:
+                figures = f"  {shorten(t.error, WIDEST - width)}"
             lines.append(f"{mark}{t.name:{width}s}{figures}")
         lines += notes(self)
         if self.added:

@@ -53,8 +53,10 @@ Step = tuple[float, Placement[Shard]]
 class Learning:
     """The way in which θ is to be learnt; names and bounds are as for `train`.
 
-    With `search`, shorter lengthscales are a start too. A `start` that was `learnt` from a part of these
-    rows makes a first stage unnecessary. Training looks at this number of `rows`, all by default. With
+    With `search`, shorter lengthscales are a start too. `found_in` says where the `start` was found: one
+    of a "trial" makes a first stage unnecessary; from that of a "fit" which has ended only the objective of
+    all rows leads further, where it is looked at; that of an "interrupted" one takes all steps again.
+    Training looks at this number of `rows`, all by default. With
     `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays. With `blocks`,
     one large expert learns from blocks of its rows before an algorithm that draws rows refines θ.
     """
@@ -63,7 +65,7 @@ class Learning:
     start: Parameters
     inducing: Inducing = "auto"
     search: bool = False
-    learnt: bool = False
+    found_in: str = ""
     rows: int | None = None
     priors: Mapping[str, Prior] | None = None
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -151,7 +153,8 @@ class Learning:
         few of them may hardly tell what is rough from noise.
         """
         algorithm, results = self.algorithm, []
-        stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, self.learnt)
+        learnt = self.found_in == "trial"
+        stages = expert.stages(self.inducing, algorithm.n_iter, algorithm.agrees, learnt)
         first = expert.first_inducing(self.inducing, rows, self.seed)
         theta = replace(self.start, inducing=first)
         doing("looking for hyperparameters to start from")
@@ -191,13 +194,12 @@ class Learning:
         One large expert whose objective of fewer rows can be had learns from that first.
         """
         algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
-        alone = sum(sample.counts(shards)) == 1
-        if (
-            self.blocks
-            and self.search
-            and alone
-            and _share_of_first(expert, shards) <= LARGEST_PART
-        ):
+        if self.found_in == "fit" and algorithm.polish:
+            polish, free = Fact(n_iter=algorithm.polish), limits.now | limits.free
+            return [self._train(polish, expert, self.start, shards, free)], limits
+        alone, goes_on = sum(sample.counts(shards)) == 1, self.found_in == "interrupted"
+        small = _share_of_first(expert, shards) <= LARGEST_PART
+        if self.blocks and (self.search or goes_on) and alone and small:
             results, far = self._in_blocks(expert, shards, limits.now), None
         else:
             results = [self._train(algorithm, expert, self.start, shards, limits.now)]

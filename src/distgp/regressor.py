@@ -155,6 +155,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     missing : {"refuse", "drop", "impute"}, default="refuse"
         **What a table may hold.** Missing values of tables: an error, rows left out (and predicted as
         NaN), or the mean of the training rows in their place; for text, the share of each text.
+        Predictions take what was filled in for known: their intervals are no wider.
     unknown : {"new", "refuse"}, default="new"
         Texts that were not there in fitting: taken, with a warning that counts them, as a new text, as
         unlike each of the known as they are unlike each other; or an error.

@@ -471,6 +471,8 @@ def test_texts_that_are_no_dates_are_named(text):
     table = pd.DataFrame({"when": stamps, "east": np.arange(40.0)})
     gp = DistributedGPRegressor(expert="exact", training=None, dates="expand")
     gp.fit(table, np.arange(40.0))
-    with pytest.raises(TableError, match=r"'when' held dates in fitting.*write dates as 2026-01-31"):
+    with pytest.raises(
+        TableError, match=r"'when' held dates in fitting.*write dates as 2026-01-31"
+    ):
         gp.predict(table.head(2).assign(when=text))
     assert np.isfinite(gp.predict(table.head(2).assign(when="2020-01-05"))).all()

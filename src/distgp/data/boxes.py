@@ -132,9 +132,8 @@ def _candidates(
     reach = _reach(among, points[at], left, middle, allowed, bound, k)
     farthest = norm.sqrt() + reach.clamp_min(0.0).sqrt()  # such a row's distance from the middle
     error = ROUNDING * (points.shape[-1] + 8) * (norm + farthest.square())
-    within = (reach - norm + error).to(
-        among.dtype
-    )  # −2xᵀr + ‖r‖² is the squared distance without ‖x‖²
+    # −2xᵀr + ‖r‖² is the squared distance without ‖x‖².
+    within = (reach - norm + error).to(among.dtype)
     found: list[tuple[Tensor, Tensor]] = []
     pairs = (bound <= reach.amax(-1, keepdim=True)).nonzero()
     for b, c in (part.unbind(-1) for part in pairs.split(PAIRS_AT_ONCE[points.device.type])):

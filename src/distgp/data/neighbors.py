@@ -25,8 +25,9 @@ TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
 LEAF = 64
 """Rows of a tree's leaves."""
-BOXED_PAIRS, BOXED_ROWS = 10**11, 2**16
-"""On a GPU boxes of rows are faster than the distance matrix for so many pairs, among so many rows."""
+BOXED_COLUMNS, BOXED_PAIRS, BOXED_ROWS = 6, 10**11, 2**16
+"""On a GPU boxes of rows are faster than the distance matrix for few coordinates and so many pairs, among
+so many rows: 7 times for 4 coordinates and 10⁶ rows. With 8 all boxes are near, and they are slower."""
 BLOCK = {"cpu": 2**19, "cuda": 2**27}  # entries of the distance matrix that are held at a time
 SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
 SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
@@ -105,9 +106,10 @@ class Neighbors(Search):
             index = torch.full(shape, -1, device=queries.device)
             return torch.full(shape, torch.inf, dtype=torch.float64, device=queries.device), index
         queries = queries.to(torch.float64)
-        if queries.device.type == "cuda" and len(queries) * len(self) >= BOXED_PAIRS:
+        columns, on_gpu = self.coordinates.shape[-1], queries.device.type == "cuda"
+        if on_gpu and columns <= BOXED_COLUMNS and len(queries) * len(self) >= BOXED_PAIRS:
             return self._box_search(queries, before, k)
-        if queries.device.type == "cuda" or self.coordinates.shape[-1] > TREE_COLUMNS:
+        if on_gpu or columns > TREE_COLUMNS:
             return self._block_search(queries, before, k)
         return self._tree_search(queries.numpy(), before.numpy(), k)
 

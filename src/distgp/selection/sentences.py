@@ -35,8 +35,8 @@ def why(choice: Choice) -> str:
         fit = "they fit" if plural == "were" else "it fits"
         return f"{begin}: {fit} into the time and memory."
     figure = f"{begin}: NLPD {best.nlpd:.2f} {at}"
-    others = [one for one in choice.trials if one is not best and not one.error]
-    others = [one for one in others if one.rows is None]  # the figures of others are of fewer rows
+    measured = [one for one in choice.trials if not one.error and one.rows is None]  # on all rows
+    others = [one for one in measured if one is not best]
     if not others:
         return f"{figure}."
     rival = next((one for one in others if not one.baseline), others[0])

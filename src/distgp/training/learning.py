@@ -56,8 +56,7 @@ class Learning:
     With `search`, shorter lengthscales are a start too. `found_in` says where the `start` was found: one
     of a "trial" makes a first stage unnecessary; from that of a "fit" which has ended only the objective of
     all rows leads further, where it is looked at; that of an "interrupted" one takes all steps again.
-    Training looks at this number of `rows`, all by default. With
-    `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays. With `blocks`,
+    Training looks at this number of `rows`, all by default. With `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays. With `blocks`,
     one large expert learns from blocks of its rows before an algorithm that draws rows refines θ.
     """
 
@@ -87,10 +86,6 @@ class Learning:
         if self.algorithm.draws_rows:
             learner = replace(self, curvature=Curvature())
             results, limits = learner._by_drawn_rows(expert, shards, limits)
-            import os
-
-            if os.environ.get("X") == "0":
-                learner = self
         elif refine and self.search and _share_of_first(expert, shards) < 1.0:
             return _joined(self._from_part(expert, shards, limits))
         else:
@@ -235,10 +230,6 @@ class Learning:
         results += exact._with_more_rows(expert, steps, results[-1].parameters, bounds)
         assert self.curvature is not None
         self.curvature.scale(float(sample.sizes(shards).sum() / sample.sizes(blocks).sum()))
-        import os
-
-        if os.environ.get("X") == "0":
-            self.curvature.__init__()
         return results
 
     def _refined(

@@ -56,8 +56,9 @@ class Learning:
     With `search`, shorter lengthscales are a start too. `found_in` says where the `start` was found: one
     of a "trial" makes a first stage unnecessary; from that of a "fit" which has ended only the objective of
     all rows leads further, where it is looked at; that of an "interrupted" one takes all steps again.
-    Training looks at this number of `rows`, all by default. With `refine`, bounds of ours are lifted to `uncapped` where rows held out say that it pays. With `blocks`,
-    one large expert learns from blocks of its rows before an algorithm that draws rows refines θ.
+    Training looks at this number of `rows`, all by default. With `refine`, bounds of ours are lifted to
+    `uncapped` where rows held out say that it pays. With `blocks`, one large expert learns from blocks of
+    its rows before an algorithm that draws rows refines θ.
     """
 
     algorithm: Algorithm

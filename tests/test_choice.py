@@ -596,6 +596,15 @@ def test_a_trial_that_was_stopped_is_said_and_not_taken():
     assert "independent" not in why(gp.choice_)
 
 
+def test_trials_of_kernels_are_not_stopped():
+    """The lowest NLPD decides among kernels, and not two standard errors."""
+    X, y = smooth(240)
+    gp = DistributedGPRegressor(kernel="auto", random_state=0).fit(X, y)
+    names = [one.name for one in gp.choice_.trials if one.rows is not None]
+    assert all(name.startswith("independent") for name in names)
+    assert sum(", " in one.name for one in gp.choice_.trials) >= len(KERNELS_TRIED) - 1
+
+
 def test_figures_of_fewer_rows_come_last():
     done, stopped = Trial("a", 1.0, 2.0, 0.9, 0.1), Trial("b", 1.0, 1.0, 0.9, 0.1, rows=50)
     failed, mean = (

@@ -251,18 +251,21 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
         log = is_auto(plan.target_transform)
         total = len(ways) + kernels + log
 
-        def tried(candidates: Sequence[Candidate], before: int = 0) -> list[Tried]:
+        def tried(
+            candidates: Sequence[Candidate], before: int = 0, first_wins: bool = False
+        ) -> list[Tried]:
             found = []
             for place_, candidate in enumerate(candidates, 1 + before):
                 progress.begin(f"trying {place_} of {total}: {candidate.name}")
-                one = tried_on(plan, rows, parts, candidate, found[0] if few and found else None)
+                first = found[0] if first_wins and found else None
+                one = tried_on(plan, rows, parts, candidate, first)
                 if candidate.again and not one.trial.nlpd <= least:
                     slower = candidate._replace(trial=candidate.again)
                     one = better_of(one, tried_on(plan, rows, parts, slower))
                 found.append(one)
             return found
 
-        found = tried(ways)
+        found = tried(ways, first_wins=few)
         best = best_of(found, first_wins=few) if found else None
         if plan.kernel is None:
             others_of = as_given(plan) if best is None else best.candidate

@@ -197,9 +197,8 @@ class Rounds:
         self._algorithm, self._objective, self._shards = algorithm, objective, shards
         self._counts = sample.counts(shards)
         self._tolerance, self._progress = tolerance, progress
-        self._rows = algorithm.rows_of(
-            int(sample.sizes(shards).sum())
-        )  # that the objective looks at
+        n = int(sample.sizes(shards).sum())
+        self._rows = algorithm.rows_of(n)  # that the objective looks at
         self.curvature = curvature  # of the objective, which an earlier training has learnt
         self._bytes, self._last = 0, time.perf_counter()
 

@@ -34,7 +34,8 @@ class Curvature:
         if bend <= LEAST_BEND * float(np.linalg.norm(step) * np.linalg.norm(change)):
             return
         if not self.knows(len(step)):
-            self._matrix = float(change @ change) / bend * np.eye(len(step))
+            # The mean along the step, not the most: a direction that was not seen must seem worth a try.
+            self._matrix = bend / float(step @ step) * np.eye(len(step))
         bent = self._matrix @ step
         self._matrix += np.outer(change, change) / bend - np.outer(bent, bent) / (step @ bent)
 

@@ -45,6 +45,8 @@ MANY = 1.5
 PART_TOLERANCE = 5e-5
 """Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
 and where it goes on with all of them: 0.1 nats of 2,000 rows."""
+BLOCK_TOLERANCE = 1e-4
+"""The same for blocks of rows, after which θ is refined anyway: 0.8 nats of 8,000 rows."""
 Step = tuple[float, Placement[Shard]]
 """Rows to go on with, and how many times more of them there are than before."""
 
@@ -121,7 +123,12 @@ class Learning:
         return results + last._with_more_rows(expert, steps, results[-1].parameters, bounds)
 
     def _with_more_rows(
-        self, expert: Expert, steps: list[Step], theta: Parameters, bounds: Bounds
+        self,
+        expert: Expert,
+        steps: list[Step],
+        theta: Parameters,
+        bounds: Bounds,
+        tolerance: float = PART_TOLERANCE,
     ) -> list[TrainingResult]:
         """Go on from θ with the rows of each step, so many times more than before, by what is known."""
         results: list[TrainingResult] = []
@@ -129,9 +136,7 @@ class Learning:
             assert self.curvature is not None
             self.curvature.scale(more)
             theta = within_reach(theta, self.start, rows)
-            found = self._train(
-                self.algorithm, expert, theta, rows, bounds, tolerance=PART_TOLERANCE
-            )
+            found = self._train(self.algorithm, expert, theta, rows, bounds, tolerance=tolerance)
             results, theta = [*results, found], found.parameters
         return results
 
@@ -227,8 +232,10 @@ class Learning:
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
         results = exact._by_stages(expert, part, bounds, PART_TOLERANCE, blocks)
         twice = sample.sampled(shards, 2.0 * share, self.seed)
-        steps = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
-        results += exact._with_more_rows(expert, steps, results[-1].parameters, bounds)
+        steps: list[Step] = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
+        for step, tolerance in zip(steps, (PART_TOLERANCE, BLOCK_TOLERANCE), strict=True):
+            theta = results[-1].parameters
+            results += exact._with_more_rows(expert, [step], theta, bounds, tolerance)
         assert self.curvature is not None
         self.curvature.scale(float(sample.sizes(shards).sum() / sample.sizes(blocks).sum()))
         return results

@@ -37,6 +37,9 @@ ERRORS = 2.0
 """Standard errors by which the mean log density must be better where a bound is lifted."""
 LOST = 10.0
 """A lengthscale that is so many times longer than it started has left the kernel."""
+FELT = 1e3
+"""The sum over rows of the variance that a column's slope adds, in units of the noise's, from which on the
+likelihood surely tells whether the column matters."""
 ACTIVE = 0.01
 """The relative distance within which a parameter is at its bound."""
 
@@ -143,12 +146,12 @@ def within_reach(theta: Parameters, start: Parameters, shards: Placement[Shard])
     """Shorten lengthscales that have left the kernel to where more rows can still bring them back.
 
     With the signal variance s a column at a lengthscale ℓ, both in its spread, adds a slope of variance
-    s/ℓ² to f. It changes the likelihood of n rows with the noise σ² by half a nat if sn/ℓ² is σ²: from
-    there on a column that matters has a gradient, and one that does not costs next to nothing.
+    s/ℓ² to f. Over n rows that is sn/ℓ², which is `FELT` times the noise σ² where they are left: from there
+    a column that matters has a gradient to follow, and one that does not is soon away again.
     """
     values, first = theta.kernel.parameters(), start.kernel.parameters()
     lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
-    longest = math.sqrt(sum(shards.map(_signal, theta)) / float(theta.noise))
+    longest = math.sqrt(sum(shards.map(_signal, theta)) / (FELT * float(theta.noise)))
     near = {name: torch.minimum(value, longest * first[name]) for name, value in lengths.items()}
     return replace(theta, kernel=theta.kernel.with_parameters(near))
 

@@ -104,6 +104,38 @@ def test_a_score_must_be_better_by_standard_errors():
     assert not Score(noise * torch.nan).beats(base, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("lost", "spread", "beats"), [(0.3, 1.0, True), (0.7, 1.0, False), (0.7, 9.0, True)]
+)
+def test_rows_left_out_must_not_clearly_lose_more_than_others_gain(lost, spread, beats):
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    zero, noise = torch.zeros_like(noise), (noise - noise.mean()) / noise.std()
+    new, old = Score(zero + 0.5, spread * noise - lost), Score(zero, zero)
+    assert new.beats(old, 2.0) == beats
+    assert new._replace(left_out=None).beats(old, 2.0)
+
+
+@pytest.mark.parametrize("objects", [False, True])
+def test_a_part_of_the_rows_may_object_to_what_nearest_rows_have_found(
+    few_are_refined, monkeypatch, objects
+):
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 40)
+    sizes, densities = [], learning.left_out_densities
+
+    def worse_each_time(batch, expert, theta):
+        sizes.append(batch.n)
+        return densities(batch, expert, theta) - (1e3 * len(sizes) if objects else 0.0)
+
+    monkeypatch.setattr(learning, "left_out_densities", worse_each_time)
+    told = noted_training(monkeypatch)
+    X, y = make_data(150, noise=0.0)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    polish = next(options for algorithm, options, _ in told[-2:] if algorithm.name == "fact")
+    assert sizes[:2] == [80, 80]
+    assert (polish["bounds"]["noise"][0] < 1e-5) != objects  # the floor is lifted
+
+
 def test_bounds_are_lifted_where_they_stop_training():
     now = {"noise": (0.05, math.inf), "kernel.variance": (0.1, 1.3), "other": (0.0, 1.0)}
     free = {"noise": (1e-8, math.inf), "kernel.variance": (0.1, 1e3)}
@@ -217,7 +249,7 @@ def noted_training(monkeypatch):
     return told
 
 
-def test_the_polish_begins_above_the_floor_of_the_noise(few_are_refined, monkeypatch):
+def test_the_polish_begins_where_refinement_has_ended(few_are_refined, monkeypatch):
     monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
     told = noted_training(monkeypatch)
     X, y = make_data(150, noise=0.0)
@@ -225,7 +257,7 @@ def test_the_polish_begins_above_the_floor_of_the_noise(few_are_refined, monkeyp
     first, polish = told[0], next(one for one in told if one[0].name == "fact")
     floor = first[1]["bounds"]["noise"][0]
     assert polish[1]["bounds"]["noise"][0] < floor  # it was lifted, for a function without noise
-    assert float(polish[2].noise) >= floor
+    assert float(polish[2].noise) < floor
 
 
 def test_more_neighbours_begin_with_lengthscales_that_have_not_run_away(monkeypatch):

@@ -194,7 +194,7 @@ class Learning:
 
         One large expert whose objective of fewer rows can be had learns from that first.
         """
-        algorithm, floor = self.algorithm.with_search(self.search), limits.now["noise"][0]
+        algorithm = self.algorithm.with_search(self.search)
         if self.found_in == "fit" and algorithm.polish:
             polish, free = Fact(n_iter=algorithm.polish), limits.now | limits.free
             return [self._train(polish, expert, self.start, shards, free)], limits
@@ -210,10 +210,8 @@ class Learning:
                 found, limits = self._refined(expert, shards, results[-1].parameters, limits, far)
             results += found
         if algorithm.polish:
-            theta, held = results[-1].parameters, "noise" in self.fixed
-            if not held:  # below the floor the objective hardly depends on it, and leads nowhere
-                theta = replace(theta, noise=theta.noise.clamp_min(floor))
             polish = Fact(n_iter=min(algorithm.polish, algorithm.n_iter))
+            theta = results[-1].parameters
             results.append(self._train(polish, expert, theta, shards, limits.now))
         return results, limits
 
@@ -257,7 +255,7 @@ class Learning:
         results, last, more = [], self.algorithm, True
         n, known, looked_at = int(sample.sizes(shards).sum()), Curvature(), 1.0
         doing("measuring what was learnt on rows held out")
-        best = score(theta, shards, self.seed)
+        best = self._scored(expert, theta, shards)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             if (change.lifts and wider == limits) or not (change.lifts or more):
@@ -267,13 +265,21 @@ class Learning:
             looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
             learner = replace(self, curvature=known)
             found = learner._train(again, expert, start, shards, wider.now, tolerance=tolerance)
-            new = score(found.parameters, shards, self.seed)
+            new = self._scored(expert, found.parameters, shards)
             clearly = new.beats(best, ERRORS)
             more = more if change.lifts else clearly
             if clearly or (not change.lifts and new.beats(best, 0.0)):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
         return results, limits
+
+    def _scored(self, expert: Expert, theta: Parameters, shards: Placement[Shard]) -> Score:
+        """Score θ by rows held out; for one large exact expert also by rows of a part, left out in turn."""
+        found, share = score(theta, shards, self.seed), 2.0 * _share_of_first(expert, shards)
+        if sum(sample.counts(shards)) > 1 or share >= 1.0:
+            return found
+        part = sample.sampled(shards, share, self.seed)
+        return found._replace(left_out=part.on_first(left_out_densities, expert, theta))
 
     def _without_bounds(
         self,

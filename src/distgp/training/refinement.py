@@ -70,16 +70,35 @@ class Limits(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The log densities of rows held out, under one θ."""
+    """The log densities of rows held out, under one θ.
+
+    Of one exact expert also those of `left_out` rows, each given all others of a part of the rows. Nearest
+    rows of a target are often the same in the columns that matter, and do not contradict each other; all
+    rows together may contradict a θ that is found from them.
+    """
 
     densities: Tensor
+    left_out: Tensor | None = None
 
     def beats(self, other: Score, errors: float) -> bool:
-        """Whether rows are predicted better than under another θ, by so many standard errors."""
+        """Whether rows are predicted better than under another θ, by so many standard errors.
+
+        Those left out must not clearly lose more, on average, than those held out gain.
+        """
         gain = self.densities - other.densities
         if not bool(torch.isfinite(gain).all()):
             return False
-        return float(gain.mean()) > errors * float(gain.std()) / math.sqrt(len(gain))
+        mean = float(gain.mean())
+        if self.left_out is not None and other.left_out is not None:
+            lost = other.left_out - self.left_out
+            if not float(lost.mean()) - ERRORS * _error(lost) < mean:
+                return False
+        return mean > errors * _error(gain)
+
+
+def _error(values: Tensor) -> float:
+    """The standard error of their mean."""
+    return float(values.std()) / math.sqrt(len(values))
 
 
 def score(theta: Parameters, shards: Placement[Shard], seed: int) -> Score:

@@ -6,22 +6,27 @@ models:
 
 default     `DistributedGPRegressor()`
 exact GP    `DistributedGPRegressor(expert="exact", n_experts=1)`, where the default took another way
-SVGP        GPyTorch's, 1,024 inducing inputs, for ten times the default's seconds, within bounds (--svgp)
+SVGP        GPyTorch's, for ten times the default's seconds, within bounds (--svgp), with the number of
+            inducing inputs and the learning rate that were best on a fifth of the training rows (--tune)
 boosting    scikit-learn's, with one spread for all rows, from rows held out
 boosting 2  the same, with a second boosted model for the logarithm of the squared errors
 
 The tables were in view when distgp's defaults were made; those of its peers were not changed by them.
 
     python benchmarks/uci.py [--data FOLDER] [--device cuda] [--tables kin40k …] [--splits 0]
+    python benchmarks/uci.py --tune 60 [--device cuda] …       looks for SVGP's settings, 60 seconds each
     python benchmarks/uci.py --page          writes docs/leaderboard.md's table from the results
 
 Each run is one line of results/uci-DEVICE.csv as soon as it is done; lines that are there are not
-run again. Without --data the tables are downloaded.
+run again. Without --data the tables are downloaded. Settings of SVGP are tried at the same time, in eight
+processes, into results/uci-svgp.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,12 +36,14 @@ import others
 import torch
 from _measure import read_csv, table_in_page
 from scipy.stats import norm
-from uci_tables import TABLES, Results, Row, Split, arguments, on_every_split
+from uci_tables import TABLES, Results, Row, Split, arguments, on_every_split, split_of
 
 import distgp
 from distgp import metrics
+from distgp.selection import hold_out
 
 RESULTS = Path(__file__).parent / "results"
+SETTINGS = RESULTS / "uci-svgp.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"
 MODELS = ("default", "exact GP", "SVGP", "boosting", "boosting 2")
 WAY = "exact, poe"
@@ -73,15 +80,39 @@ def ours(data: Split, device: str, options: dict[str, object]) -> Row:
     return figures(y_test, mean, std) | seconds | {"way": way}
 
 
-def sparse(data: Split, device: str, seconds: float) -> Row:
+def sparse(data: Split, device: str, seconds: float, m: int, rate: float) -> Row:
     """GPyTorch's SVGP for so many seconds; whether it had converged is said."""
     X, y, X_test, y_test = data
     rows, targets, points = (torch.as_tensor(v, device=device) for v in (X, y, X_test))
     rows, points = rows[:, rows.std(0) > 0], points[:, rows.std(0) > 0]
-    out = others.svgp(rows, targets, points, seconds, device)
+    out = others.svgp(rows, targets, points, seconds, device, m, rate)
     if out is None:
         return {"error": "GPyTorch is not installed"}
-    return figures(y_test, out.mean, out.std) | {"fit": seconds, "way": out.row()["note"]}
+    note = f"m = {m}, rate {rate:g}" + (", not converged" if out.row()["note"] else "")
+    return figures(y_test, out.mean, out.std) | {"fit": seconds, "way": note, "steps": out.steps}
+
+
+def settings_of(table: str, path: Path) -> tuple[int, float]:
+    """The number of inducing inputs and the learning rate of SVGP that `tune` found best for a table."""
+    rows = [row for row in read_csv(path) if row["table"] == table] if path.exists() else []
+    best = min(rows, key=lambda row: float(row["nlpd"]), default={"m": "1024", "rate": "0.01"})
+    return int(best["m"]), float(best["rate"])
+
+
+def tune(given: argparse.Namespace) -> None:
+    """Try all settings of SVGP at the same time, on a fifth of the training rows of split 0."""
+    results = Results(given.out or SETTINGS, given.device)
+    pairs = list(itertools.product(others.SIZES, others.RATES))
+    for table in given.tables:
+        X, y, _, _ = split_of(given.data, table, 0)
+        train, out = hold_out(len(y), "random", inputs=X)
+        part = X[train], y[train], X[out], y[out]
+        with multiprocessing.get_context("spawn").Pool(len(pairs)) as pool:
+            found = pool.starmap(
+                sparse, [(part, given.device, given.tune, *pair) for pair in pairs]
+            )
+        for (m, rate), row in zip(pairs, found, strict=True):
+            results.add({"table": table, "m": m, "rate": rate}, lambda row=row: row)
 
 
 def boosted(data: Split, spreads: bool) -> Row:
@@ -104,7 +135,9 @@ def measured(results: Results, key: Row, data: Split, given: argparse.Namespace)
     least, most = given.svgp
     seconds = min(most, max(least, 10 * float(first["fit"])))
     if most:
-        results.add(key | {"model": "SVGP"}, lambda: sparse(data, given.device, seconds))
+        pair = settings_of(str(key["table"]), given.settings)
+        run = lambda: sparse(data, given.device, seconds, *pair)  # noqa: E731
+        results.add(key | {"model": "SVGP"}, run)
     results.add(key | {"model": "boosting"}, lambda: boosted(data, False))
     results.add(key | {"model": "boosting 2"}, lambda: boosted(data, True))
 
@@ -204,9 +237,13 @@ def main() -> None:
     """Run what was asked for."""
     parser = arguments(__doc__)
     parser.add_argument("--svgp", nargs=2, type=float, default=(20.0, 120.0))
+    parser.add_argument("--tune", type=float, help="seconds of each of SVGP's settings")
+    parser.add_argument("--settings", type=Path, default=SETTINGS, help="what --tune has written")
     given = parser.parse_args()
     if given.page:
         return page()
+    if given.tune:
+        return tune(given)
     return on_every_split(
         given, "uci", lambda results, key, data: measured(results, key, data, given)
     )

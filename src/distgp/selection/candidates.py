@@ -21,10 +21,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from distgp._util.checks import is_auto
 from distgp._util.machine import GIB, SHARE, free_bytes
+from distgp._util.threads import on_threads
 from distgp.aggregation.exact import cost_of_solve
 from distgp.data.partition import Partition
 from distgp.data.rows import Rows, Schema, kept
@@ -260,12 +262,20 @@ def _fitted(
     if candidate.learns_once and len(parts) == FOLDS:
         quick = plan.trial(settings, len(rows))
         given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
-    for train, test in parts:
+
+    def fitted(part: tuple[np.ndarray, np.ndarray]) -> tuple[Model[TargetModel], np.ndarray]:
+        train, test = part
         some = rows.take(train[: candidate.rows])
         quick = plan.trial(settings, len(some))
         if given:
             quick = replace(quick, algorithm=None, found=given, found_in="trial")
-        yield fit(quick, place(quick, some)), test
+        return fit(quick, place(quick, some)), test
+
+    # Few rows leave threads idle that work on one fold together; each has a fold of its own then.
+    small = len(rows) <= EXACT_ALONE and plan.like.device.type == "cpu"
+    together = torch.get_num_threads() if small else 1
+    for first in range(0, len(parts), together):
+        yield from on_threads(fitted, parts[first : first + together])
 
 
 def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> Tried:

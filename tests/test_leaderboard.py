@@ -139,3 +139,16 @@ def test_lowest_figures_are_counted():
     rows[-1]["crps"] = "-3"
     said = "Of 2 tables, distgp's default has the lowest RMSE on 1, the lowest NLPD on 1 and the"
     assert uci.wins(rows) == f"{said} lowest CRPS on 2."
+
+
+def test_settings_of_svgp_are_the_best_on_rows_held_out(tmp_path):
+    rows = [("yacht", 512, 0.1, 2.0), ("yacht", 1024, 0.01, 1.5), ("yacht", 1024, 0.1, 1.0)]
+    rows += [("pol", 512, 0.1, 3.0), ("pol", 1024, 0.01, 2.0)]
+    path = tmp_path / "settings.csv"
+    path.write_text("table,m,rate,nlpd\n" + "".join(f"{t},{m},{r},{v}\n" for t, m, r, v in rows))
+    assert uci.settings_of("yacht", path) == (1024, 0.1)
+    assert uci.settings_of("bike", path) == uci.settings_of("pol", path) == (1024, 0.01)
+    assert uci.settings_of("bike", tmp_path / "none.csv") == (1024, 0.01)
+    _, _, first, second = uci.tuned(uci.read_csv(path))
+    assert first == "| yacht | m = 1,024, rate 0.1 | 1.000 | 1.500 |"
+    assert second == "| pol | m = 1,024, rate 0.01 | 2.000 | 2.000 |"

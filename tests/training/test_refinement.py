@@ -395,6 +395,28 @@ def test_blocks_of_rows_say_which_of_two_starts_goes_on(few_are_refined, monkeyp
     assert trained[2] is (far if chosen == "far" else near)
 
 
+def test_training_goes_on_with_the_curvature_of_the_start_that_won(few_are_refined, monkeypatch):
+    told, learnt = [], []
+    train = learning.train
+
+    def noted(algorithm, expert, theta, shards, **options):
+        known = options["curvature"]
+        told.append((known.knows(known._matrix.shape[0] or 4), known._matrix.copy()))
+        found = train(algorithm, expert, theta, shards, **options)
+        learnt.append((found.objective, known._matrix.copy()))
+        return found
+
+    monkeypatch.setattr(learning, "train", noted)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(200, 2))
+    y = np.sin(20 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    assert [known for known, _ in told] == [False, False, True, True]
+    better = min(learnt[:2], key=lambda one: one[0])[1]
+    close(told[2][1], better)
+    close(told[3][1], learnt[2][1])
+
+
 def test_curvature_is_that_of_as_many_rows_as_are_looked_at(few_are_refined, monkeypatch):
     """50, 100 and 3 times 100 rows, then all 310; more neighbours of a fourth and an eighth of them."""
     X, y = make_data(310, noise=0.3)

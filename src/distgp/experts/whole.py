@@ -25,7 +25,7 @@ from distgp.experts import cost
 from distgp.experts.base import Parameters, chunk_rows
 from distgp.likelihoods import noise_of_rows
 
-LARGE = 1_024
+LARGE = 768
 """Rows from which a shard is worked on in this way, if it is alone."""
 MOST_PARTS = 8
 """Threads that share the entries of a block, at most, and blocks of a matrix, at least."""

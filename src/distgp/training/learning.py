@@ -92,7 +92,8 @@ class Learning:
         elif refine and self.search and _share_of_first(expert, shards) < 1.0:
             return _joined(self._from_part(expert, shards, limits))
         else:
-            results = self._by_stages(expert, self._sampled(shards), limits.now)
+            learner = replace(self, curvature=Curvature()) if refine else self
+            results = learner._by_stages(expert, self._sampled(shards), limits.now)
         if refine:
             with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
                 results += learner._without_bounds(expert, shards, results[-1].parameters, limits)
@@ -166,12 +167,17 @@ class Learning:
                 points = [replace(p, inducing=Z) for p, Z in zip(points, inducing, strict=True)]
             share = _share_of_rounds(algorithm, i, len(stages))
             if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
-                first, racer = _with_rounds(share, FIRST_ROUNDS), replace(self, curvature=None)
-                far, near = (racer._train(first, expert, p, rows, bounds, stage) for p in points)
+                first, learnt_by = _with_rounds(share, FIRST_ROUNDS), (Curvature(), Curvature())
+                far, near = (
+                    replace(self, curvature=known)._train(first, expert, p, rows, bounds, stage)
+                    for p, known in zip(points, learnt_by, strict=True)
+                )
                 better = (
                     self._reached(far, expert, more) < self._reached(near, expert, more) - DECISIVE
                 )
                 results.append(far if better else near)
+                if self.curvature is not None:
+                    self.curvature.follow(learnt_by[0 if better else 1])
                 share = _with_rounds(share, share.n_iter - FIRST_ROUNDS)
                 points = [results[-1].parameters]
             found = self._train(share, expert, points[-1], rows, bounds, stage, tolerance)

@@ -381,6 +381,29 @@ def test_folds_of_few_rows_are_tried_side_by_side(monkeypatch):
         assert one[1] == pytest.approx(other[1], rel=1e-6)
 
 
+def test_kernels_of_few_rows_are_tried_side_by_side(monkeypatch):
+    X, y = smooth(220)
+    threads, seen, figures = torch.get_num_threads(), set(), {}
+
+    def tried(plan, rows, parts, candidate, first=None):
+        if candidate.name.endswith("rbf"):
+            seen.add(threading.current_thread())
+        return candidates.tried_on(plan, rows, parts, candidate, first)
+
+    monkeypatch.setattr(selection, "tried_on", tried)
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            gp = DistributedGPRegressor(n_iter=5, kernel="auto").fit(X, y)
+            figures[count] = [(t.name, t.nlpd) for t in gp.choice_.trials]
+            assert (threading.main_thread() in seen) == (count == 1)
+            seen.clear()
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(figures[1], figures[2], strict=True):
+        assert one[0] == other[0] and one[1] == pytest.approx(other[1], rel=1e-5)
+
+
 def test_times_and_groups_may_name_columns():
     X, y = smooth(240)
     table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})

@@ -17,6 +17,7 @@ import numpy as np
 
 from distgp._util.checks import is_auto, silenced, warn_user
 from distgp._util.progress import Progress, doing, telling
+from distgp._util.threads import on_threads
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
@@ -36,6 +37,7 @@ from distgp.selection.candidates import (
     Tried,
     affordable,
     as_given,
+    at_once_on,
     best_of,
     better_of,
     log_tried,
@@ -235,6 +237,42 @@ def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
     return {} if way is None else dict(way.settings)
 
 
+class _Trying(NamedTuple):
+    """Trials of candidates on the same parts of the rows, told as some of the `total`.
+
+    `least` is the lowest NLPD of the baselines.
+    """
+
+    plan: Plan
+    rows: Rows
+    parts: Divisions
+    least: float
+    progress: Progress
+    total: int
+
+    def each(
+        self, candidates: Sequence[Candidate], before: int = 0, first_wins: bool = False
+    ) -> list[Tried]:
+        """Try all, side by side where there are few rows and none of them is compared with the first."""
+        last = before + len(candidates)
+        if at_once_on(self.plan, self.rows) > 1 and len(candidates) > 1 and not first_wins:
+            self.progress.begin(f"trying {1 + before} to {last} of {self.total}")
+            return on_threads(self._one, candidates)
+        found = []
+        for place_, candidate in enumerate(candidates, 1 + before):
+            self.progress.begin(f"trying {place_} of {self.total}: {candidate.name}")
+            found.append(self._one(candidate, found[0] if first_wins and found else None))
+        return found
+
+    def _one(self, candidate: Candidate, first: Tried | None = None) -> Tried:
+        """Try one, a second time and longer where it may and is worse than a baseline."""
+        found = tried_on(self.plan, self.rows, self.parts, candidate, first)
+        if not candidate.again or found.trial.nlpd <= self.least:
+            return found
+        slower = candidate._replace(trial=candidate.again)
+        return better_of(found, tried_on(self.plan, self.rows, self.parts, slower))
+
+
 def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
     few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
@@ -251,25 +289,12 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
         log = is_auto(plan.target_transform)
         total = len(ways) + kernels + log
 
-        def tried(
-            candidates: Sequence[Candidate], before: int = 0, first_wins: bool = False
-        ) -> list[Tried]:
-            found = []
-            for place_, candidate in enumerate(candidates, 1 + before):
-                progress.begin(f"trying {place_} of {total}: {candidate.name}")
-                first = found[0] if first_wins and found else None
-                one = tried_on(plan, rows, parts, candidate, first)
-                if candidate.again and not one.trial.nlpd <= least:
-                    slower = candidate._replace(trial=candidate.again)
-                    one = better_of(one, tried_on(plan, rows, parts, slower))
-                found.append(one)
-            return found
-
-        found = tried(ways, first_wins=few)
+        trying = _Trying(plan, rows, parts, least, progress, total)
+        found = trying.each(ways, first_wins=few)
         best = best_of(found, first_wins=few) if found else None
         if plan.kernel is None:
             others_of = as_given(plan) if best is None else best.candidate
-            more = tried(others_of.with_kernels()[-kernels:], len(ways))
+            more = trying.each(others_of.with_kernels()[-kernels:], len(ways))
             found, best = found + more, best_of([*more, *([] if best is None else [best])])
         assert best is not None
         if log:

@@ -271,11 +271,18 @@ def _fitted(
             quick = replace(quick, algorithm=None, found=given, found_in="trial")
         return fit(quick, place(quick, some)), test
 
-    # Few rows leave threads idle that work on one fold together; each has a fold of its own then.
-    small = len(rows) <= EXACT_ALONE and plan.like.device.type == "cpu"
-    together = torch.get_num_threads() if small else 1
+    together = at_once_on(plan, rows)
     for first in range(0, len(parts), together):
         yield from on_threads(fitted, parts[first : first + together])
+
+
+def at_once_on(plan: Plan, rows: Rows) -> int:
+    """Return the number of fits of these rows that are made side by side, each on a thread of its own.
+
+    On a CPU few rows leave threads idle that work together on one fit.
+    """
+    few = len(rows) <= EXACT_ALONE and plan.like.device.type == "cpu"
+    return torch.get_num_threads() if few else 1
 
 
 def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> Tried:

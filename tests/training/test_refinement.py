@@ -210,6 +210,38 @@ def test_one_exact_expert_is_polished_and_freed_of_its_bounds(few_are_refined, m
     assert gp.training_.rows == 220 and gp.training_.last_stage <= 20
 
 
+@pytest.mark.parametrize("agree", [True, False])
+def test_blocks_tell_where_bounds_may_be_lifted_before_all_rows_are_looked_at(
+    few_are_refined, monkeypatch, agree
+):
+    """The cap of the signal binds for a steep trend; all rows then begin where blocks have ended."""
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    told, train, value = [], learning.train, learning.objective_value
+
+    def noted(algorithm, expert, theta, shards, **options):
+        found = train(algorithm, expert, theta, shards, **options)
+        told.append((algorithm.name, int(sizes(shards).sum()), theta, found.parameters))
+        return found
+
+    def objective(expert, theta, shards, priors=None):
+        lifted = float(theta.kernel.parameters()["variance"]) > 1.5
+        refuse = not agree and lifted and int(sizes(shards).sum()) == 310
+        return math.inf if refuse else value(expert, theta, shards, priors)
+
+    monkeypatch.setattr(learning, "train", noted)
+    monkeypatch.setattr(learning, "objective_value", objective)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(310, 2))
+    y = 20 * X[:, 0] + 10 * X[:, 1] ** 2 + np.sin(12 * X[:, 1]) + 0.3 * rng.normal(size=310)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    of_all = [one for one in told if one[:2] == ("fact", 310)]
+    in_blocks = [one for one in told if one[:2] == ("fact", 300)]
+    assert len(of_all) == 1, "no polish within bounds and another without"
+    assert (of_all[0][2] is in_blocks[-1][3]) == agree
+    assert float(of_all[0][3].kernel.parameters()["variance"]) > 1.5
+
+
 def test_bounds_are_lifted_where_the_likelihood_gains_and_rows_left_out_do_not_object():
     rng = np.random.default_rng(2)
     X = rng.uniform(-1, 1, (220, 2))
@@ -434,7 +466,7 @@ def test_curvature_is_that_of_as_many_rows_as_are_looked_at(few_are_refined, mon
     blocks, refined = told.values()
     assert blocks == pytest.approx([2.0, 3.0, 310 / 300])
     looked_at = np.cumprod(refined)
-    assert len(refined) > 2 and set(looked_at.round()) <= {310, 256} and refined[0] > 1.0
+    assert len(refined) == 2 and set(looked_at.round()) <= {310, 256} and refined[0] > 1.0
 
 
 def test_going_on_from_a_fit_that_ended_never_leads_upwards(few_are_refined, monkeypatch):

@@ -6,8 +6,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from distgp._util.progress import doing, telling
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
@@ -38,8 +36,6 @@ LARGEST_PART = 0.25
 """The part of its rows that one large expert learns from first, at most, for blocks to be worth it."""
 MOST_BLOCKS = 4
 """Blocks of rows that one large expert learns from, at most."""
-LEAST_NOISE = 1e-8
-"""The floor of the noise in units of the target's variance, once it is lifted."""
 MANY = 1.5
 """Training begins with a part of the rows where there are so many times more."""
 PART_TOLERANCE = 5e-5
@@ -82,18 +78,17 @@ class Learning:
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
         shards.map(_check_room, expert)
-        limits, alone = self._limits(shards), sum(sample.counts(shards)) == 1
-        every_row = bool(self.algorithm.polish) if self.algorithm.draws_rows else self.rows is None
-        refine = self.refine and alone and every_row and self.algorithm.agrees
-        learner = self
+        least = self.algorithm.least_noise
+        limits = Limits.of(self.bounds, self.uncapped, least, shards)
         if self.algorithm.draws_rows:
             learner = replace(self, curvature=Curvature())
-            results, limits = learner._by_drawn_rows(expert, shards, limits)
-        elif refine and self.search and _share_of_first(expert, shards) < 1.0:
+            return _joined(learner._by_drawn_rows(expert, shards, limits))
+        alone = sum(sample.counts(shards)) == 1
+        refine = self.refine and alone and self.rows is None and self.algorithm.agrees
+        if refine and self.search and _share_of_first(expert, shards) < 1.0:
             return _joined(self._from_part(expert, shards, limits))
-        else:
-            learner = replace(self, curvature=Curvature()) if refine else self
-            results = learner._by_stages(expert, self._sampled(shards), limits.now)
+        learner = replace(self, curvature=Curvature()) if refine else self
+        results = learner._by_stages(expert, self._sampled(shards), limits.now)
         if refine:
             with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
                 results += learner._without_bounds(expert, shards, results[-1].parameters, limits)
@@ -113,7 +108,7 @@ class Learning:
         part = sample.sampled(shards, share, self.seed)
         results = first._by_stages(expert, part, limits.now, PART_TOLERANCE)
         free = first._without_bounds(expert, part, results[-1].parameters, limits, PART_TOLERANCE)
-        bounds = limits.now | limits.free if free else limits.now
+        bounds = limits.all_lifted().now if free else limits.now
         results += free
         last = replace(first, algorithm=_with_rounds(self.algorithm, max(1, rounds - rounds // 2)))
         steps: list[Step] = []
@@ -172,9 +167,10 @@ class Learning:
                     replace(self, curvature=known)._train(first, expert, p, rows, bounds, stage)
                     for p, known in zip(points, learnt_by, strict=True)
                 )
-                better = (
-                    self._reached(far, expert, more) < self._reached(near, expert, more) - DECISIVE
-                )
+                ends = [far.objective, near.objective]
+                if more is not None:
+                    ends = [self._objective(expert, one.parameters, more) for one in (far, near)]
+                better = math.isfinite(ends[0]) and not ends[1] <= ends[0] + DECISIVE
                 results.append(far if better else near)
                 if self.curvature is not None:
                     self.curvature.follow(learnt_by[0 if better else 1])
@@ -184,65 +180,89 @@ class Learning:
             results, points = [*results, found], [found.parameters]
         return results
 
-    def _reached(
-        self, result: TrainingResult, expert: Expert, rows: Placement[Shard] | None
-    ) -> float:
-        """The objective that training has reached, of other rows if given; infinite where it has none."""
-        value = result.objective
-        if rows is not None:
-            value = objective_value(expert, result.parameters, rows, self.priors)
+    def _objective(self, expert: Expert, theta: Parameters, rows: Placement[Shard]) -> float:
+        """The objective at θ, infinite where it has none."""
+        value = objective_value(expert, theta, rows, self.priors)
         return value if math.isfinite(value) else math.inf
 
     def _by_drawn_rows(
         self, expert: Expert, shards: Placement[Shard], limits: Limits
-    ) -> tuple[list[TrainingResult], Limits]:
+    ) -> list[TrainingResult]:
         """Train by an algorithm that draws its rows; refine and polish what it found.
 
         One large expert whose objective of fewer rows can be had learns from that first.
         """
-        algorithm = self.algorithm.with_search(self.search)
+        algorithm, lifted = self.algorithm.with_search(self.search), None
         if self.found_in == "fit" and algorithm.polish:
-            polish, free = Fact(n_iter=algorithm.polish), limits.now | limits.free
-            return [self._train(polish, expert, self.start, shards, free)], limits
+            polish, free = Fact(n_iter=algorithm.polish), limits.all_lifted().now
+            return [self._train(polish, expert, self.start, shards, free)]
         alone, goes_on = sum(sample.counts(shards)) == 1, self.found_in == "interrupted"
         small = _share_of_first(expert, shards) <= LARGEST_PART
         if self.blocks and (self.search or goes_on) and alone and small:
-            results, far = self._in_blocks(expert, shards, limits.now), None
+            (results, lifted), far = self._in_blocks(expert, shards, limits), None
         else:
             results = [self._train(algorithm, expert, self.start, shards, limits.now)]
             far = self.start
-        if self.refine:
+        with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
+            if self.refine:
+                theta = results[-1].parameters
+                found, limits = self._refined(expert, shards, theta, limits, far, lifted is None)
+                results += found
+            if algorithm.polish:
+                results += self._polished(expert, shards, results[-1].parameters, limits, lifted)
+        return results
+
+    def _polished(
+        self,
+        expert: Expert,
+        shards: Placement[Shard],
+        theta: Parameters,
+        limits: Limits,
+        lifted: Parameters | None,
+    ) -> list[TrainingResult]:
+        """Go on from θ by the objective of all rows, within bounds of ours and then without.
+
+        Where blocks of rows have `lifted` bounds, that is tried at once, from what they found if all rows
+        agree.
+        """
+        may_lift = self.refine and sum(sample.counts(shards)) == 1
+        if lifted is not None and may_lift:
+            found = self._without_bounds(expert, shards, theta, limits, start=lifted)
+            if found:
+                return found
+        polish = Fact(n_iter=min(self.algorithm.polish, self.algorithm.n_iter))
+        results = [self._train(polish, expert, theta, shards, limits.now)]
+        if may_lift and lifted is None:
             with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
-                found, limits = self._refined(expert, shards, results[-1].parameters, limits, far)
-            results += found
-        if algorithm.polish:
-            polish = Fact(n_iter=min(algorithm.polish, algorithm.n_iter))
-            theta = results[-1].parameters
-            results.append(self._train(polish, expert, theta, shards, limits.now))
-        return results, limits
+                results += self._without_bounds(expert, shards, results[-1].parameters, limits)
+        return results
 
     def _in_blocks(
-        self, expert: Expert, shards: Placement[Shard], bounds: Bounds
-    ) -> list[TrainingResult]:
+        self, expert: Expert, shards: Placement[Shard], limits: Limits
+    ) -> tuple[list[TrainingResult], Parameters | None]:
         """Learn θ from parts of the rows, and then by FACT from most rows in blocks of such a size.
 
         The objective of blocks sees what is as far apart as in a part, and all that their rows say. Its
-        curvature, for as many rows as there are, is kept for those evaluations that look at all of them.
+        curvature, for as many rows as there are, is kept for those evaluations that look at all of them:
+        before these, blocks tell cheaply where they may lead without bounds of ours, if that is anywhere.
         """
         assert expert.first_rows is not None
         exact = replace(self, algorithm=Fact())
         share, size = _share_of_first(expert, shards), 2 * expert.first_rows
         part = sample.sampled(shards, share, self.seed)
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
-        results = exact._by_stages(expert, part, bounds, PART_TOLERANCE, blocks)
+        results = exact._by_stages(expert, part, limits.now, PART_TOLERANCE, blocks)
         twice = sample.sampled(shards, 2.0 * share, self.seed)
         steps: list[Step] = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
         for step, tolerance in zip(steps, (PART_TOLERANCE, BLOCK_TOLERANCE), strict=True):
             theta = results[-1].parameters
-            results += exact._with_more_rows(expert, [step], theta, bounds, tolerance)
+            results += exact._with_more_rows(expert, [step], theta, limits.now, tolerance)
+        free, theta = [], results[-1].parameters
+        if self.refine and self.algorithm.polish:
+            free = exact._without_bounds(expert, blocks, theta, limits, BLOCK_TOLERANCE, twice)
         assert self.curvature is not None
         self.curvature.scale(float(sample.sizes(shards).sum() / sample.sizes(blocks).sum()))
-        return results
+        return results, free[0].parameters if free else None
 
     def _refined(
         self,
@@ -251,12 +271,14 @@ class Learning:
         theta: Parameters,
         limits: Limits,
         far: Parameters | None,
+        lift_cap: bool,
     ) -> tuple[list[TrainingResult], Limits]:
         """Take those steps of further training by which rows held out are predicted better.
 
         More neighbours begin with the lengthscales of `far`, if given, where others have left the kernel.
         A step knows the curvature that those before it have shown.
-        Still more are looked at only where the last ones were clearly worth it.
+        Still more are looked at only where the last ones were clearly worth it. The cap of signals may be
+        left to the objective of all rows.
         """
         results, last, more = [], self.algorithm, True
         n, known, looked_at = int(sample.sizes(shards).sum()), Curvature(), 1.0
@@ -264,7 +286,8 @@ class Learning:
         best = self._scored(expert, theta, shards)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
-            if (change.lifts and wider == limits) or not (change.lifts or more):
+            left = change.lifts == "cap" and not lift_cap
+            if left or (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
             start = theta if change.lifts or far is None else back_at_start(theta, far)
             known.scale(again.rows_of(n) / looked_at)
@@ -294,29 +317,28 @@ class Learning:
         theta: Parameters,
         limits: Limits,
         tolerance: float | None = None,
+        judges: Placement[Shard] | None = None,
+        start: Parameters | None = None,
     ) -> list[TrainingResult]:
         """Go on without bounds of ours, and keep it where rows that are left out in turn do not object.
 
-        The likelihood of all rows speaks for it already, so that a gain on average is enough. A descent
-        that begins anew also leaves places where rounding errors have stopped the last one.
+        These are all rows, or those of the `judges`. The likelihood speaks for it already, so that a gain
+        on average is enough. A descent that begins anew also leaves places where rounding errors have
+        stopped the last one. It begins at another `start`, if given, where the objective is lower there.
         """
         doing("measuring what was learnt on rows left out in turn")
-        before = shards.on_first(left_out_densities, expert, theta)
+        judges = shards if judges is None else judges
+        before = judges.on_first(left_out_densities, expert, theta)
         if before is None:
             return []
         most = self.algorithm.polish or max(1, self.algorithm.n_iter // 2)
-        free = limits.now | limits.free
-        found = self._train(Fact(n_iter=most), expert, theta, shards, free, tolerance=tolerance)
-        after = shards.on_first(left_out_densities, expert, found.parameters)
+        free, begin = limits.all_lifted().now, theta
+        if start is not None:
+            begin = min(theta, start, key=lambda one: self._objective(expert, one, shards))
+        found = self._train(Fact(n_iter=most), expert, begin, shards, free, tolerance=tolerance)
+        after = judges.on_first(left_out_densities, expert, found.parameters)
         better = after is not None and Score(after).beats(Score(before), 0.0)
         return [found] if better else []
-
-    def _limits(self, rows: Placement[Shard]) -> Limits:
-        """The bounds given and a floor of the noise, and those of them that may be lifted."""
-        variance = _target_variance(rows)
-        floor = {"noise": (self.algorithm.least_noise * variance, math.inf)}
-        free = {"noise": (LEAST_NOISE * variance, math.inf)} if "noise" not in self.bounds else {}
-        return Limits(floor | dict(self.bounds), free | dict(self.uncapped))
 
     def _train(
         self,
@@ -379,10 +401,3 @@ def _joined(results: list[TrainingResult]) -> TrainingResult:
     rounds = [round_ for result in results for round_ in result.history]
     history = tuple(replace(round_, number=i + 1) for i, round_ in enumerate(rounds))
     return replace(results[-1], history=history)
-
-
-def _target_variance(shards: Placement[Shard]) -> float:
-    """The variance of the targets, or 1 where they do not vary."""
-    moments = torch.stack(shards.map(sample.target_moments)).sum(0)
-    found = float(moments[2] / moments[0] - (moments[1] / moments[0]).square())
-    return found if found > 0 else 1.0

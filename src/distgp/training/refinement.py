@@ -40,6 +40,8 @@ LOST = 10.0
 FELT = 1e3
 """The sum over rows of the variance that a column's slope adds, in units of the noise's, from which on the
 likelihood surely tells whether the column matters."""
+LEAST_NOISE = 1e-8
+"""The floor of the noise in units of the target's variance, once it is lifted."""
 ACTIVE = 0.01
 """The relative distance within which a parameter is at its bound."""
 
@@ -54,6 +56,22 @@ class Limits(NamedTuple):
     now: Bounds
     free: Bounds
 
+    @staticmethod
+    def of(
+        bounds: Mapping[str, tuple[float, float]],
+        uncapped: Mapping[str, tuple[float, float]],
+        least: float,
+        shards: Placement[Shard],
+    ) -> Limits:
+        """The bounds given and a floor of the noise, and those of them that may be lifted.
+
+        The floor is `least`, and `LEAST_NOISE` once it is lifted, in units of the target's variance.
+        """
+        variance = _target_variance(shards)
+        floor = {"noise": (least * variance, math.inf)}
+        free = {"noise": (LEAST_NOISE * variance, math.inf)} if "noise" not in bounds else {}
+        return Limits(floor | dict(bounds), free | dict(uncapped))
+
     def lifted(self, lifts: str, theta: Parameters) -> Limits:
         """Lift the "floor" of the noise, with lengthscales, or the "cap" of signals, if it stops."""
         values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
@@ -67,6 +85,10 @@ class Limits(NamedTuple):
                 stops = lifts == "cap" and bool(near.any())
             wider |= {path: pair} if stops else {}
         return Limits(self.now | wider, self.free)
+
+    def all_lifted(self) -> Limits:
+        """Lift all that may be lifted."""
+        return Limits(self.now | self.free, self.free)
 
 
 class Score(NamedTuple):
@@ -217,3 +239,10 @@ def merged(rows: Shard) -> Shard:
     y = X.new_zeros(len(X)).index_add_(0, group, share * rows.y) / total
     first = rows.rows.new_full((len(X),), rows.n).scatter_reduce_(0, group, rows.rows, "amin")
     return Shard(X, y, first, noise=1.0 / total)
+
+
+def _target_variance(shards: Placement[Shard]) -> float:
+    """The variance of the targets, or 1 where they do not vary."""
+    moments = torch.stack(shards.map(sample.target_moments)).sum(0)
+    found = float(moments[2] / moments[0] - (moments[1] / moments[0]).square())
+    return found if found > 0 else 1.0

@@ -184,7 +184,7 @@ def test_the_smallest_entries_are_those_of_a_sorted_row(n, k):
 @pytest.mark.parametrize("by_scan", [True, False])
 def test_rows_after_all_of_a_block_are_not_looked_at(monkeypatch, by_scan):
     """The widest block of distances is as wide as the last of its queries' places."""
-    monkeypatch.setitem(neighbors.BLOCK, "cpu", 10 * 400)
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 5 * 400 if by_scan else 10 * 400)
     X, shapes = inputs(400, 3), []
     smallest, products = neighbors.smallest, scan.Scan._products
 

@@ -78,15 +78,14 @@ class Search(ABC):
         queries: Tensor,
         before: Tensor,
         k: int,
+        entries: int,
     ) -> tuple[Tensor, Tensor]:
-        """Search for some queries at a time, so that `BLOCK` pairs of them and rows are held at most.
+        """Search for some queries at a time, so that so many pairs of them and rows are held at most.
 
         They are taken in the order of their places, so that rows after all of a block's need no look.
         """
         order = before.argsort()
-        sizes = _sizes(
-            before[order].tolist(), BLOCK[queries.device.type], min(k + SPARE, len(self))
-        )
+        sizes = _sizes(before[order].tolist(), entries, min(k + SPARE, len(self)))
         parts = [(queries[some], before[some]) for some in order.split(sizes)]
         together = on_threads if queries.device.type == "cpu" else map  # a GPU needs no threads
         found = list(together(lambda part: search(*part), parts))
@@ -142,8 +141,9 @@ class Neighbors(Search):
             found = scan.nearest(part, limit, kept)
             return self._block_search(part, limit, kept) if found is None else found
 
+        entries = 2 * BLOCK["cpu"]  # of half the width
         with blas_threads(1):
-            return self._by_blocks(search, queries, before, k)
+            return self._by_blocks(search, queries, before, k, entries)
 
     @cached_property
     def _scan(self) -> Scan:
@@ -171,7 +171,7 @@ class Neighbors(Search):
             square, order = square.topk(kept, -1, largest=False)
             return square, index.gather(-1, order)
 
-        return self._by_blocks(search, queries, before, k)
+        return self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
 
     def _tree_search(self, points: np.ndarray, limits: np.ndarray, k: int) -> tuple[Tensor, Tensor]:
         """Search the tree of the shortest prefix of 2^j rows that holds all rows allowed."""
@@ -262,7 +262,7 @@ class CorrelationNeighbors(Search):
             value, order = value.sort(-1)
             return value, index.gather(-1, order)
 
-        return self._by_blocks(search, queries, before, k)
+        return self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
 
 
 def _sizes(limits: list[int], block: int, least: int) -> list[int]:

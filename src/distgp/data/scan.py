@@ -7,8 +7,11 @@ are looked at again in float64. They are a few more than k.
 With coordinates that begin at the rows' middle, the product gives s ≈ ‖x − r‖² − ‖x‖², wrong by at most
 c(‖x‖² + ‖r‖²). Let ρ be s + ‖x‖² of the k-th row. Rows that are no farther than ρ have
 ‖r‖² ≤ 2‖x‖² + 2ρ, so that s is wrong by at most E = c(3‖x‖² + 2ρ) for each of the k rows and for each
-that is nearer than one of these: none of them has more than s_k + 2E. (c is taken as twice what it is,
-which makes up for the errors in E itself.)
+that is nearer than one of these: none of them has more than s_k + 2E.
+
+A sum of q + 1 products, of numbers that were rounded first, is wrong by (q + 4)u of the sum of their
+absolute values, with u half of float32's ε. That is ‖x‖² + 2‖r‖² at most, so that c = (q + 4)ε would do
+to first order in ε; 4ε more make up for the rest.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ class Scan:
         groups = near.shape[1] // together
         least = near[:, : together * groups].unflatten(-1, (together, groups)).amin(1)
         kth = torch.from_numpy(np.partition(least.numpy(), k - 1, axis=-1)[:, k - 1]).double()
-        c = 2.0 * torch.finfo(near.dtype).eps * (len(self.table) + 7)
+        c = torch.finfo(near.dtype).eps * (self.rows.shape[1] + 8)
         wrong = c * (3.0 * norm + 2.0 * (kth + norm).clamp_min(0.0))
         return (kth + 2.0 * wrong).clamp_max(torch.finfo(near.dtype).max).to(near.dtype)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import FLOAT, close, inputs
 
-from distgp.data import boxes, neighbors
+from distgp.data import boxes, neighbors, scan
 from distgp.data.neighbors import CorrelationNeighbors, Neighbors, without_ties
 from distgp.data.shard import row_priority
 
@@ -24,6 +24,7 @@ def naive(X, queries, before, k):
 @pytest.mark.parametrize(("n", "d", "k"), [(900, 3, 20), (300, 6, 40), (30, 2, 50), (1, 1, 3)])
 def test_neighbours_before_every_row_are_those_of_a_sorted_list(monkeypatch, by_tree, n, d, k):
     monkeypatch.setattr(neighbors, "TREE_COLUMNS", 16 if by_tree else 0)
+    monkeypatch.setattr(neighbors, "SCANNED_ROWS", 0)
     monkeypatch.setitem(neighbors.BLOCK, "cpu", 7 * n)
     X = inputs(n, d)
     place = torch.arange(n)
@@ -38,6 +39,7 @@ def test_neighbours_before_every_row_are_those_of_a_sorted_list(monkeypatch, by_
 @pytest.mark.parametrize("by_tree", [True, False])
 def test_neighbours_of_new_points_are_those_of_a_sorted_list(monkeypatch, by_tree):
     monkeypatch.setattr(neighbors, "TREE_COLUMNS", 16 if by_tree else 0)
+    monkeypatch.setattr(neighbors, "SCANNED_ROWS", 0)
     X, queries = inputs(700, 4), 1.5 * inputs(50, 4, 1)
     square, index = Neighbors(X).nearest(queries, 25)
     wanted, where = naive(X, queries, torch.full((50,), 700), 25)
@@ -62,6 +64,43 @@ def test_boxes_find_what_a_sorted_list_has(monkeypatch, n, d, k, far):
     found = torch.isfinite(wanted)
     assert torch.equal(found, torch.isfinite(square))
     close(square[found], wanted[found])
+
+
+@pytest.mark.parametrize(("n", "d", "k"), [(3000, 2, 20), (1500, 6, 40), (700, 1, 5), (600, 3, 90)])
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e20])
+@pytest.mark.parametrize("again", [2**20, 500])
+def test_a_scan_finds_what_a_sorted_list_has(monkeypatch, n, d, k, far, again):
+    """A third of the rows may be so far away that float32 cannot tell them apart, or hold them."""
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 50 * n)
+    monkeypatch.setattr(scan, "MOST_AGAIN", again)
+    X = inputs(n, d) + far * (torch.arange(n) % 3 == 0)[:, None]
+    place = torch.arange(n)
+    square, index = Neighbors(X)._scan_search(X, place, k)
+    wanted, where = naive(X, X, place, k)
+    if far < 1e20:  # else rows coincide in float64 too
+        assert torch.equal(index, where)
+    found = torch.isfinite(wanted)
+    assert torch.equal(found, torch.isfinite(square))
+    close(square[found], wanted[found])
+
+
+def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):
+    X, limit = without_ties(inputs(5, 3).repeat(400, 1), row_priority(torch.arange(2000), 0)), 2000
+    found = scan.Scan.of(X).nearest(X[:10], torch.full((10,), limit), 7)
+    assert found is not None and torch.equal(
+        found[1], naive(X, X[:10], torch.full((10,), limit), 7)[1]
+    )
+    monkeypatch.setattr(scan, "MOST_AGAIN", 8 * 400 * 3 - 1)
+    assert scan.Scan.of(X).nearest(X[:10], torch.full((10,), limit), 7) is None
+
+
+def test_a_scan_of_few_rows_is_preferred_to_a_tree(monkeypatch):
+    X = inputs(1200, 3)
+    for name in ("_tree_search", "_block_search"):
+        monkeypatch.setattr(Neighbors, name, None)
+    assert Neighbors(X).nearest(X, 10)[1].shape == (1200, 10)
+    with pytest.raises(TypeError):
+        Neighbors(X).nearest(X, 9)
 
 
 @pytest.mark.parametrize("apart", [1e-3, 1e-7])
@@ -142,16 +181,22 @@ def test_the_smallest_entries_are_those_of_a_sorted_row(n, k):
     assert all(len(set(row)) == k for row in place.tolist())
 
 
-def test_rows_after_all_of_a_block_are_not_looked_at(monkeypatch):
+@pytest.mark.parametrize("by_scan", [True, False])
+def test_rows_after_all_of_a_block_are_not_looked_at(monkeypatch, by_scan):
     """The widest block of distances is as wide as the last of its queries' places."""
-    monkeypatch.setattr(neighbors, "TREE_COLUMNS", 0)
-    monkeypatch.setitem(neighbors.BLOCK, "cpu", 10 * 400)
-    X, shapes, smallest = inputs(400, 3), [], neighbors.smallest
-    monkeypatch.setattr(
-        neighbors, "smallest", lambda v, k: (shapes.append(tuple(v.shape)), smallest(v, k))[1]
-    )
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 5 * 400 if by_scan else 10 * 400)
+    X, shapes = inputs(400, 3), []
+    smallest, products = neighbors.smallest, scan.Scan._products
+
+    def noted(block):
+        shapes.append(tuple(block.shape))
+        return block
+
+    monkeypatch.setattr(neighbors, "smallest", lambda v, k: smallest(noted(v), k))
+    monkeypatch.setattr(scan.Scan, "_products", lambda *given: noted(products(*given)))
     before = torch.randperm(400, generator=torch.Generator().manual_seed(0))
-    _, index = Neighbors(X).nearest_before(X, before, 5)
+    search = Neighbors(X)
+    _, index = (search._scan_search if by_scan else search._block_search)(X, before, 5)
     assert torch.equal(index, naive(X, X, before, 5)[1])
     assert sum(rows for rows, _ in shapes) == 400
     assert max(rows * width for rows, width in shapes) <= 10 * 400

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ import torch.nn.functional as F
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from distgp._util.threads import on_threads
+from distgp._util.threads import blas_threads, on_threads
 from distgp.data.boxes import nearest_in_boxes
+from distgp.data.scan import Scan
 
 TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
+SCANNED_ROWS = 40
+"""Rows, for each coordinate of each neighbour, up to which looking at all of them is faster than a tree."""
 LEAF = 64
 """Rows of a tree's leaves."""
 BOXED_COLUMNS, BOXED_PAIRS, BOXED_ROWS = 6, 10**11, 2**16
@@ -74,15 +78,14 @@ class Search(ABC):
         queries: Tensor,
         before: Tensor,
         k: int,
+        entries: int,
     ) -> tuple[Tensor, Tensor]:
-        """Search for some queries at a time, so that `BLOCK` pairs of them and rows are held at most.
+        """Search for some queries at a time, so that so many pairs of them and rows are held at most.
 
         They are taken in the order of their places, so that rows after all of a block's need no look.
         """
         order = before.argsort()
-        sizes = _sizes(
-            before[order].tolist(), BLOCK[queries.device.type], min(k + SPARE, len(self))
-        )
+        sizes = _sizes(before[order].tolist(), entries, min(k + SPARE, len(self)))
         parts = [(queries[some], before[some]) for some in order.split(sizes)]
         together = on_threads if queries.device.type == "cpu" else map  # a GPU needs no threads
         found = list(together(lambda part: search(*part), parts))
@@ -109,8 +112,10 @@ class Neighbors(Search):
         columns, on_gpu = self.coordinates.shape[-1], queries.device.type == "cuda"
         if on_gpu and columns <= BOXED_COLUMNS and len(queries) * len(self) >= BOXED_PAIRS:
             return self._box_search(queries, before, k)
-        if on_gpu or columns > TREE_COLUMNS:
+        if on_gpu:
             return self._block_search(queries, before, k)
+        if columns > TREE_COLUMNS or len(self) <= SCANNED_ROWS * columns * k:
+            return self._scan_search(queries, before, k)
         return self._tree_search(queries.numpy(), before.numpy(), k)
 
     def _box_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -127,6 +132,22 @@ class Neighbors(Search):
             if len(which):
                 square[which], index[which] = self._block_search(queries[which], before[which], k)
         return square, index
+
+    def _scan_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Search blocks of the distance matrix in float32, and again in float64 where that may matter."""
+        scan, kept = self._scan, min(k, len(self))
+
+        def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+            found = scan.nearest(part, limit, kept)
+            return self._block_search(part, limit, kept) if found is None else found
+
+        entries = 2 * BLOCK["cpu"]  # of half the width
+        with blas_threads(1):
+            return self._by_blocks(search, queries, before, k, entries)
+
+    @cached_property
+    def _scan(self) -> Scan:
+        return Scan.of(self.coordinates)
 
     def _block_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Search blocks of the distance matrix, rows that come too late masked out."""
@@ -150,7 +171,7 @@ class Neighbors(Search):
             square, order = square.topk(kept, -1, largest=False)
             return square, index.gather(-1, order)
 
-        return self._by_blocks(search, queries, before, k)
+        return self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
 
     def _tree_search(self, points: np.ndarray, limits: np.ndarray, k: int) -> tuple[Tensor, Tensor]:
         """Search the tree of the shortest prefix of 2^j rows that holds all rows allowed."""
@@ -241,7 +262,7 @@ class CorrelationNeighbors(Search):
             value, order = value.sort(-1)
             return value, index.gather(-1, order)
 
-        return self._by_blocks(search, queries, before, k)
+        return self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
 
 
 def _sizes(limits: list[int], block: int, least: int) -> list[int]:

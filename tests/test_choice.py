@@ -416,6 +416,15 @@ def test_times_and_groups_may_name_columns():
         DistributedGPRegressor(validation="groups").fit(table, y)
 
 
+@pytest.mark.parametrize("options", [{}, {"expert": "exact"}])
+def test_groups_are_asked_for_of_few_rows_too(options):
+    X, y = smooth(60)
+    gp = DistributedGPRegressor(validation="groups", n_iter=2, **options)
+    gp.fit(X, y, groups=np.arange(60) % 6)
+    with pytest.raises(ValueError, match=r"needs the groups: fit\(X, y, groups=…\), one per row"):
+        gp.fit(X, y)
+
+
 def test_the_choice_survives_files(tmp_path):
     X, y = smooth(220)
     gp = DistributedGPRegressor(n_iter=5).fit(X, y)

@@ -67,6 +67,7 @@ WAYS = ("expert", "aggregation", "training", "n_experts", "n_inducing")
 """Parameters that say how to fit. Where all are "auto", candidates are measured."""
 FIRST_KERNEL = "matern52"
 """The kernel of candidates for how to fit, where the kernel is to be measured too."""
+NEEDS_GROUPS = "validation='groups' needs the groups: fit(X, y, groups=…), one per row"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -489,6 +490,8 @@ def layout_of(schema: Schema, scaling: Scaling | None = None) -> InputLayout:
 def check_rows(plan: Plan, rows: Rows) -> None:
     """Refuse what was given for each row where the parameters leave no use for it."""
     _check_uses(plan, rows.time is not None, rows.groups is not None)
+    if plan.validation == "groups" and rows.groups is None:
+        raise ValueError(NEEDS_GROUPS)
     refuse_transformed_noise(rows.noise is not None and plan.target_transform in TRANSFORMS)
     labelled = isinstance(plan.partition, np.ndarray)
     if labelled and rows.weight is not None and not (rows.weight > 0).all():
@@ -556,7 +559,7 @@ def check_files(plan: Plan, given: Collection[str]) -> None:
         )
     if plan.n_experts == "cv":
         raise ValueError("n_experts='cv' needs the rows in this process: give a number, or 'auto'")
-    if plan.validation == "groups" and plan.measures and "groups" not in given:
+    if plan.validation == "groups" and "groups" not in given:
         raise ValueError(
             "validation='groups' needs the groups: give groups=…, the name of a column of the files"
         )

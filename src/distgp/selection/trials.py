@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from distgp.data.rows import Rows
 from distgp.diagnostics import metrics
-from distgp.plan import VALIDATIONS
+from distgp.plan import NEEDS_GROUPS, VALIDATIONS
 from distgp.selection.repeats import labels_of_repeats
 from distgp.selection.sentences import notes
 
@@ -145,7 +145,7 @@ def _by_groups(
     n: int, groups: ArrayLike | None, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     if groups is None:
-        raise ValueError("validation='groups' needs the groups: fit(X, y, groups=…), one per row")
+        raise ValueError(NEEDS_GROUPS)
     values = np.asarray(groups)
     if values.shape != (n,):
         raise ValueError(f"groups must have one value for each of the {n} rows, got {values.shape}")

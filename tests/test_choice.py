@@ -228,7 +228,10 @@ def test_what_is_set_later_is_not_overruled_by_an_earlier_choice():
     X, y = smooth(240)
     gp = DistributedGPRegressor(n_iter=5, warm_start=True).fit(X, y)
     table = gp.choice_
-    assert gp.fit(X, y).choice_ is table
+    assert gp.partial_fit(X[:9] + 0.01, y[:9]).fit(X, y).choice_ == replace(table, fits=1)
+    said = "\nfigures of an earlier fit: 2 fits with warm_start kept the choice and measured nothing"
+    assert str(gp.fit(X[:210], y[:210]).choice_) == f"{table}{said}"
+    assert said in str(gp.summary())
     gp.set_params(expert="sparse", aggregation="rbcm", n_experts=2, n_inducing=8).fit(X, y)
     assert gp.experts_.expert.name == "sparse" and gp.n_experts_ == 2
     assert gp.aggregation_.name == "rbcm" and gp.choice_ is None

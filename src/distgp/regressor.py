@@ -137,7 +137,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         all for exact ones. Experts are always conditioned on every row.
     warm_start : bool, default=False
         Whether another call of `fit` starts training from the hyperparameters found by the last, and
-        keeps its choice while all that it set is "auto". After an interrupt it goes on from the choice
+        keeps its choice while all that it set is "auto"; `choice_` has the figures of the first then, and
+        says so. After an interrupt it goes on from the choice
         and the hyperparameters that were reached; what was fitted before stays until then.
     validation : {"random", "last", "groups"}, default="random"
         **How choices are measured.** How "auto" holds out rows: at random, those with the same inputs

@@ -326,7 +326,8 @@ def best_of(found: Sequence[Tried], first_wins: bool = False) -> Tried:
 class Past:
     """The last fit, or where one was interrupted: a fit with `warm_start` goes on from there.
 
-    It has θ of each target that was found, the choice that was made, and the parameters that it set.
+    It has θ of each target that was found, the choice that was made, and the parameters that it set. The
+    choice of a fit that has ended counts the one that goes on, which measures nothing where it holds.
     """
 
     found: tuple[Parameters, ...] = ()
@@ -340,7 +341,8 @@ class Past:
         known: dict[str, Any] = {}
         if "model_" in attributes:
             known["found"] = tuple(one.parameters for one in attributes["model_"].targets)
-            known["choice"] = attributes.get("choice_")
+            choice = attributes.get("choice_")
+            known["choice"] = choice and replace(choice, fits=choice.fits + 1, added=0)
             known["settled"] = attributes.get("settled_") or {}
         reached = attributes.get("_reached", {})
         if reached.get("found"):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from distgp._util.progress import counted
 from distgp.data.rows import Rows
 from distgp.diagnostics import metrics
 from distgp.plan import NEEDS_GROUPS, VALIDATIONS
@@ -239,6 +240,8 @@ class Choice:
         Candidates by NLPD, those whose trials were stopped last, then baselines by NLPD.
     added : int, default=0
         The number of rows that `partial_fit` has added to the model since.
+    fits : int, default=0
+        The number of fits with `warm_start` since, which have kept the choice and measured nothing.
     """
 
     validation: str
@@ -246,6 +249,7 @@ class Choice:
     held_out: int
     trials: tuple[Trial, ...]
     added: int = 0
+    fits: int = 0
 
     @staticmethod
     def of(
@@ -299,6 +303,9 @@ class Choice:
                 figures = f"  {shorten(t.error, WIDEST - width)}"
             lines.append(f"{mark}{t.name:{width}s}{figures}")
         lines += notes(self)
+        if self.fits:
+            since = f"{counted(self.fits, 'fit')} with warm_start"
+            lines.append(f"figures of an earlier fit: {since} kept the choice and measured nothing")
         if self.added:
             lines.append(f"{self.added:,} rows were added since, and nothing was measured again")
         return "\n".join(lines)

@@ -190,6 +190,14 @@ def test_several_targets_and_names_of_columns(rows):
     assert found._repr_html_() == found.html()
 
 
+def test_a_summary_is_at_hand_as_a_text(rows, tmp_path):
+    found = given(RBF(1.0), *rows).summary()
+    assert repr(found) == str(found) == f"{found}" and "the training rows" in found
+    assert "converged" not in found
+    (tmp_path / "summary.txt").write_text(str(found))
+    assert (tmp_path / "summary.txt").read_text().startswith("DistributedGPRegressor: 3 columns")
+
+
 def test_the_choice_is_shown_where_there_was_one(rows):
     gp = DistributedGPRegressor(n_iter=2).fit(*rows)
     assert summary(gp).choices == ()

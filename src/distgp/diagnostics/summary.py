@@ -119,9 +119,12 @@ class TargetSummary:
         return ["column", *h.titles(list(cells)), "relevance"], lines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
-    """A fitted estimator in words; `print` it, or look at it in a notebook.
+    """A fitted estimator in words; `print` it, or look at it in a notebook or at a prompt.
+
+    Its text is ``str(summary)``, of which ``"converged" in summary`` tells whether it says something, and
+    which ``Path("summary.txt").write_text(str(summary))`` keeps.
 
     It has the class of the `estimator`, the names of its input `columns`, one `TargetSummary` per target in
     `targets`, the candidates that were measured in `choices`, and in `shared` the columns that stand for
@@ -164,6 +167,12 @@ class Summary:
             titles, lines = target.table(self.columns, self.shared)
             blocks.append("\n".join([*stacked([titles, *lines], WIDEST), *self._left_out(lines)]))
         return "\n\n".join([*blocks, *map(str, self.choices)])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __contains__(self, text: str) -> bool:
+        return text in str(self)
 
     def html(self) -> str:
         """Return the summary as HTML, for notebooks: tables without a style of their own."""

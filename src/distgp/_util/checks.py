@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral, Real
@@ -43,6 +44,14 @@ def silenced(*kinds: type[Warning]) -> Iterator[None]:
         yield
     finally:
         _silenced.reset(token)
+
+
+def did_you_mean(name: object, known: Iterable[object], otherwise: str = ";") -> str:
+    """Go on after an unknown name: by asking whether one that is like it was meant, or `otherwise`."""
+    by_lower = {other.lower(): other for other in known if isinstance(other, str)}
+    text = name.lower()[:100] if isinstance(name, str) else ""
+    close = difflib.get_close_matches(text, by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else otherwise
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -128,13 +137,17 @@ def one_of(*choices: str | bool | None) -> Resolver:
     return resolve
 
 
-def some_names(name: str, value: object) -> tuple[str, ...]:
-    """Expect a sequence of names."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(
-            f"{name} must be a sequence of parameter names such as ['noise'], got {value!r:.1000}"
-        )
-    return tuple(value)
+def some_names(what: str) -> Resolver:
+    """Expect a sequence of names of `what`, such as "columns"."""
+
+    def resolve(name: str, value: object) -> object:
+        if isinstance(value, str):
+            value = f"the text {value!r:.1000}: give [{value!r:.1000}]"
+        elif isinstance(value, Sequence):
+            return tuple(value)
+        raise ValueError(f"{name} must be a sequence of names of {what}, got {value!s:.2100}")
+
+    return resolve
 
 
 def a_seed(name: str, value: object) -> int:
@@ -161,7 +174,7 @@ def a_probability(name: str, value: object) -> float:
 def probabilities(name: str, values: object) -> list[float]:
     """Expect a probability, or some of them in one dimension."""
     try:
-        found = np.atleast_1d(values)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        found = np.atleast_1d(values).tolist()  # pyright: ignore[reportArgumentType, reportCallIssue]
     except ValueError:  # lists of different lengths, which are no numbers either
         found = [values]
     return [a_probability(name, one) for one in found]

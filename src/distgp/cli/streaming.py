@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distgp._util.checks import warn_user
+from distgp._util.checks import did_you_mean, warn_user
 from distgp._util.progress import Progress
 from distgp.cli.terminal import refuse_input
 from distgp.data.encoding import Columns, complete_rows, numbers
@@ -66,7 +66,8 @@ def row_values(
     for kind, name in named.items():
         read, use = readers.get(kind, (numbers, "count"))
         if name not in table.schema.names:
-            raise TableError(f"no column {name!r}; there are {', '.join(table.schema.names)}")
+            near, there = did_you_mean(name, table.schema.names), ", ".join(table.schema.names)
+            raise TableError(f"no column {name!r}{near} there are {there}")
         column = kept.column(name)
         if column.null_count:
             raise TableError(f"{column.null_count} rows have no {name!r} to {use} them by")

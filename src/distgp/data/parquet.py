@@ -19,6 +19,7 @@ import pyarrow as pa
 import torch
 from pyarrow import fs, parquet
 
+from distgp._util.checks import did_you_mean
 from distgp.data.encoding import (
     Columns,
     check_choices,
@@ -96,9 +97,10 @@ class ParquetRows:
         """Refuse names, of what is given for each row, that are not those of columns."""
         for kind, name in given.items():
             if not isinstance(name, str) or name not in self.table.names:
+                near = did_you_mean(name, self.table.names, "")
                 raise TableError(
                     f"{kind} must name a column of the files, which have "
-                    f"{', '.join(map(repr, self.table.names))}; got {name!r:.60}"
+                    f"{', '.join(map(repr, self.table.names))}; got {name!r:.60}{near}"
                 )
 
     def first(self, n: int) -> ParquetRows:

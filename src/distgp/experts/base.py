@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from distgp import linalg
+from distgp._util.checks import did_you_mean
 from distgp._util.threads import on_threads
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
@@ -106,7 +107,8 @@ class Parameters:
             return [name]
         found = [path for path in known if path.rpartition(".")[2] == name]
         if not found:
-            raise ValueError(f"no parameter {name!r}; there are {', '.join(known)}")
+            near = did_you_mean(name, [*known, *(path.rpartition(".")[2] for path in known)])
+            raise ValueError(f"no parameter {name!r}{near} there are {', '.join(known)}")
         return found
 
     def joined(self, other: Parameters) -> Parameters:

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from distgp._util.checks import is_integer
+from distgp._util.checks import did_you_mean, is_integer
 from distgp.data import rows as frames
 from distgp.data.encoding import kind_of, numbers
 from distgp.data.table import TableError, pc
@@ -79,7 +79,8 @@ class Series:
                     else ""
                 )
                 there = rows.schema.names
-                raise TableError(f"{name}={said!r} is no column; there are {there}{hint}")
+                near = did_you_mean(said, there)
+                raise TableError(f"{name}={said!r} is no column{near} there are {there}{hint}")
         if time == target:
             raise TableError(f"time and target are both {time!r}: name two columns")
         y, (when, dated) = (

@@ -8,13 +8,13 @@ sees features: numbers made of the columns, several of a text or a date, each st
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from distgp._util.checks import did_you_mean
 from distgp.kernels.base import Kernel, ParameterError, places, replaced, select, with_children
 from distgp.kernels.kinds import Periodic
 from distgp.kernels.sphere import PLAIN_DEGREES, on_sphere
@@ -122,10 +122,7 @@ class InputLayout:
 
 def near(name: str, known: Collection[str]) -> str:
     """End a message about an unknown name: with the name that was likely meant, and with those known."""
-    by_lower = {other.lower(): other for other in known}
-    close = difflib.get_close_matches(name.lower()[:100], by_lower, n=1, cutoff=0.5)
-    meant = f"; did you mean {quoted(by_lower[close[0]])}?" if close else ":"
-    return f"{meant} there are {listed(list(known))}"
+    return f"{did_you_mean(name, known, ':')} there are {listed(list(known))}"
 
 
 def listed(names: Sequence[str]) -> str:

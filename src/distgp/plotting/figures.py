@@ -19,9 +19,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from distgp._util.checks import silenced
+from distgp._util.checks import did_you_mean, silenced
 from distgp.data import rows as frames
-from distgp.data.encoding import kind_of
+from distgp.data.encoding import kind_of, listed
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.diagnostics.summary import column_names, target_names
 from distgp.files.writing import whole
@@ -274,7 +274,7 @@ def _numbers(model: ModelMixin, X: ArrayLike) -> ArrayLike:
     if missing := [name for name in names if name not in there]:
         raise ValueError(
             f"X has no column {', '.join(map(repr, missing))}: give the columns that the model was "
-            "fitted to"
+            f"fitted to; X has {listed(sorted(there))}"
         )
     return frame.select(list(names)) if hasattr(X, "column_names") else frame[list(names)]
 
@@ -315,8 +315,8 @@ def _places(model: ModelMixin, features: Columns | None) -> list[tuple[int, ...]
         if not isinstance(feature, int | str | np.integer) or feature not in known:
             some = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
             raise ValueError(
-                f"unknown column {feature!r}: expected one of {some}, or a number from 0 to "
-                f"{len(names) - 1}"
+                f"unknown column {feature!r}{did_you_mean(feature, known, ':')} expected one of "
+                f"{some}, or a number from 0 to {len(names) - 1}"
             )
     return [column for feature in given for column in known[feature]]
 

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import typer
 
-from distgp.cli.terminal import plain_errors, print_figures
+from distgp.cli.terminal import in_options, plain_errors, print_figures
 from distgp.diagnostics.novelty import NoveltyWarning
 from distgp.engines import EngineError
 
@@ -61,3 +61,23 @@ def test_rows_unlike_the_training_rows_are_told_of_once(capsys):
         f"warning: {t}"
         for t in ("12 % of the rows", "else 12 % of the rows", "else 15 % of the rows")
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "column 'my day' holds dates: leave it out, or say dates='expand'",
+            "column 'my day' holds dates: leave it out (--drop 'my day'), or say --dates expand",
+        ),
+        ("say that they are labels by categorical=['zip']", "--categorical zip"),
+        (
+            "with missing='drop', or by missing='impute'",
+            "with --missing drop, or by --missing impute",
+        ),
+        ("take them as new ones with unknown='new'", "as new ones with --unknown-categories new"),
+        ("a neighbour, leave it out", "a neighbour, leave it out"),
+    ],
+)
+def test_remedies_are_said_in_options(said, told):
+    assert in_options(said).endswith(told)

@@ -229,6 +229,49 @@ def test_a_table_without_a_column_is_refused(fitted):
         fitted.predict(rows(5)[0].drop(columns=["site"]))
 
 
+def test_a_column_that_was_renamed_is_asked_for(fitted):
+    said = r"lacks the column\(s\) 'site' .* did you mean 'Sites'\? it has .*: give all columns"
+    with pytest.raises(ValueError, match=said):
+        fitted.predict(rows(5)[0].rename(columns={"site": "Sites"}))
+
+
+MISTAKES = {
+    "a file's name": (lambda t, y: ("t.csv", y), r"got the text 't.csv': read a file first"),
+    "a target's name": (lambda t, y: (t, "y"), r"got the text 'y': give the values, .*pop\('y'\)"),
+    "a column": (lambda t, y: (t["s"], y), r"X must have rows and columns.* table\[\['name'\]\]"),
+    "no columns": (lambda t, y: (t[[]], y), "the table has no columns: give one"),
+    "twice": (lambda t, y: (t[["a", "a"]], y), "more than one column 'a': rename them"),
+    "infinite": (lambda t, y: (t[["a"]] / 0, y), r"contains infinity .*: correct those values"),
+    "one row": (lambda t, y: (t[:1], y[:1]), r"1 sample.*required by .*: give more rows"),
+    "no rows": (lambda t, y: (t[:0], y[:0]), "no rows: give two"),
+    "complex": (lambda t, y: (t, y + 1j), "Complex data not supported: give the real"),
+    "complex column": (lambda t, y: (t.assign(a=1j), y), "none that tables know .*: make it all"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_with_tables_are_told_with_the_remedy(name):
+    table = pd.DataFrame({"a": np.arange(1.0, 31.0), "s": ["u", "v"] * 15})
+    X, y = MISTAKES[name][0](table, np.arange(30.0))
+    with pytest.raises(ValueError, match=MISTAKES[name][1]):
+        DistributedGPRegressor(training=None).fit(X, y)
+
+
+def test_values_of_another_kind_are_told_with_the_remedy(fitted):
+    with pytest.raises(
+        ValueError, match=r"'east' is .*string, expected numbers .*pandas.to_numeric"
+    ):
+        fitted.predict(rows(5)[0].assign(east="far"))
+    with pytest.raises(TypeError, match=r"one row for each observation.* pandas.DataFrame makes"):
+        fitted.predict({"east": 1.0})
+    with pytest.raises(ValueError, match=r"table.iloc\[\[0\]\]"):
+        fitted.predict(rows(5)[0].iloc[0])
+    with pytest.raises(ValueError, match="names of columns of X, got the text 'site': give"):
+        DistributedGPRegressor(categorical="site").fit(*rows(30))
+    with pytest.raises(ValueError, match=r"between 0 and 1 such as 0.9, got 5$"):
+        fitted.predict_quantiles(rows(5)[0], [5, 95])
+
+
 def test_rows_that_are_not_predicted_are_nan_everywhere():
     table, y = rows(200)
     gp = DistributedGPRegressor(dates="expand", missing="drop", **FIXED).fit(table, y)
@@ -317,7 +360,9 @@ def test_columns_of_every_library_are_named_as_groups(kind):
     given = KINDS[kind](table)
     lower, _ = gp.fit(given, y, groups="site").predict_interval(given, groups="site")
     np.testing.assert_array_equal(lower, gp.predict_interval(given, groups=table["site"])[0])
-    with pytest.raises(ValueError, match="groups='sit' names a column, but X has no column"):
+    with pytest.raises(
+        ValueError, match=r"groups='sit' names a column, .* did you mean 'site'.* it has 'east'"
+    ):
         gp.fit(given, y, groups="sit")
 
 

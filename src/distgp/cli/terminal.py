@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 import warnings
@@ -49,7 +51,7 @@ def plain_errors() -> Iterator[None]:
         raise
     except Exception as error:
         code, text = _judged(error)
-        _print_line(f"distgp: {text}", "red")
+        _print_line(f"distgp: {in_options(text)}", "red")
         raise typer.Exit(code) from None
     except KeyboardInterrupt:
         _print_line("distgp: interrupted")
@@ -77,6 +79,20 @@ def _leave_output() -> None:
 def printable(text: str) -> str:
     """Return a text with its control characters, by which a file could write to the terminal, spelt out."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+OPTIONS = {name: f"--{name}" for name in ("missing", "dates", "categorical", "validation")}
+OPTIONS["unknown"] = "--unknown-categories"
+"""The options by which the command line says what parameters say in messages of the library."""
+
+
+def in_options(text: str) -> str:
+    """Say in options of the command line what a message of the library says in parameters."""
+    given = rf"\b({'|'.join(OPTIONS)})=\[?'([^']*)'\]?"
+    text = re.sub(given, lambda found: f"{OPTIONS[found[1]]} {shlex.quote(found[2])}", text)
+    name = re.match(r"column '([^']*)'", text)
+    out = "" if name is None else f"leave it out (--drop {shlex.quote(name[1])})"
+    return text.replace("leave it out", out) if out else text
 
 
 def _judged(error: Exception) -> tuple[int, str]:
@@ -124,7 +140,7 @@ def _teller() -> Callable[..., None]:
     def tell_warning(message: Warning | str, category: type[Warning], *details: object) -> None:
         del details
         if not (issubclass(category, ABOUT_ROWS) and category in told):
-            _print_line(f"warning: {message}", "yellow")
+            _print_line(f"warning: {in_options(str(message))}", "yellow")
         told.add(category)
 
     return tell_warning

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from distgp._util.checks import warn_user
+from distgp._util.checks import did_you_mean, warn_user
 from distgp.data.table import TableError, pc, refuse_repeated
 from distgp.data.values import (
     Values,
@@ -94,11 +94,11 @@ class Column:
             return Column(name, kind, time_of_day=types.is_timestamp(type_), zone=zone_of(type_))
         if kind == "date":
             raise TableError(
-                f"column {name!r} holds dates ({type_}), not numbers: leave it out (--drop {name}), or "
-                "make days and phases of year, week and day of it with dates='expand' (--dates expand)"
+                f"column {name!r} holds dates ({type_}), not numbers: leave it out, or make days and "
+                "phases of year, week and day of it with dates='expand'"
             )
         is_ = "empty" if kind == "empty" else f"{type_}, expected numbers, text or dates"
-        raise TableError(f"column {name!r} is {is_}: leave it out (--drop {name})")
+        raise TableError(f"column {name!r} is {is_}: leave it out")
 
     @property
     def features(self) -> list[str]:
@@ -136,8 +136,7 @@ class Column:
             )
             if unknown == "refuse":
                 raise TableError(
-                    f"{found}: correct them, or take them as new ones with unknown='new' "
-                    "(--unknown-categories new)"
+                    f"{found}: correct them, or take them as new ones with unknown='new'"
                 )
             warn_user(
                 f"{found}: they are taken as a new text, unlike each of those known, which makes "
@@ -271,9 +270,11 @@ class Columns:
         wanted = [column.name for column in self.inputs] + ([self.target] if target else [])
         there = set(names)
         if lacking := [name for name in wanted if name not in there]:
-            lacks, has = listed(lacking), listed(names)
+            others = there.difference(wanted)
+            near = next(filter(None, (did_you_mean(name, others, "") for name in lacking)), ";")
             raise TableError(
-                f"the table lacks the column(s) {lacks} that the model needs; it has {has}"
+                f"the table lacks the column(s) {listed(lacking)} that the model needs{near} it has "
+                f"{listed(names)}: give all columns that it was fitted to, under their names"
             )
 
     def matrix(self, batch: pa.RecordBatch | pa.Table, unknown: str = "refuse") -> np.ndarray:
@@ -292,7 +293,7 @@ def learn(table: pa.Table, target: str | None, impute: bool = False, **options: 
     """Find out what the columns of a table in memory are; `impute` fills missing values with the means."""
     refuse_repeated(table.schema.names, "the table")
     if table.num_rows == 0:
-        raise TableError("the table has columns but no rows")
+        raise TableError("the table has columns but no rows: give two at least")
     n, inputs = table.num_rows, [name for name in table.schema.names if name != target]
     empty = {name for name in inputs if table.column(name).null_count == n}
     schema = pa.schema(f.with_type(pa.null()) if f.name in empty else f for f in table.schema)
@@ -331,7 +332,8 @@ def learn_columns(
     names, dropped, labels = set(schema.names), set(drop), set(categorical)
     for name in (*(() if target is None else (target,)), *(features or ()), *drop, *categorical):
         if name not in names:
-            raise TableError(f"no column {name!r}; the table has {listed(schema.names)}")
+            near = did_you_mean(name, names)
+            raise TableError(f"no column {name!r}{near} the table has {listed(schema.names)}")
     meant = [name for name in schema.names if not INDEX.fullmatch(name)]
     given = dict.fromkeys(features) if features else meant
     kept = [name for name in given if name != target and name not in dropped]
@@ -360,8 +362,7 @@ def complete_rows(values: np.ndarray, names: Sequence[str], missing: str) -> np.
         listed = ", ".join(f"{c} in {n!r}" for n, c in list(counts.items())[:5])
         raise TableError(
             f"{int(absent.any(1).sum())} of {len(values)} rows have missing values ({listed}): fill "
-            "them, leave those rows out with missing='drop' (--missing drop), or fill them with means by "
-            "missing='impute' (--missing impute)"
+            "them, leave those rows out with missing='drop', or fill them with means by missing='impute'"
         )
     return np.asarray(~absent.any(1))
 

@@ -35,6 +35,7 @@ class Reading:
         `validated` checks arrays, and `names` then tells the names of their columns. With the rows is told
         which of those given were kept; None for all.
         """
+        frames.refuse_texts(X)
         table, keep, is_table = None, None, frames.is_table(X)
         if self.categorical and not is_table:
             raise ValueError(
@@ -71,6 +72,7 @@ class Reading:
         self, X: Any, schema: Schema, plain: Callable[[object], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Make the numbers of a fitted model of rows, and tell which are complete; None for all."""
+        frames.refuse_texts(X)
         columns, is_table = schema.columns, frames.is_table(X)
         numbers = schema.table is None and frames.is_plain(X, schema.names)
         if columns is None or not is_table or numbers or not frames.is_raw(X, columns):

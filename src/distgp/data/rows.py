@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import narwhals as nw
@@ -13,6 +14,7 @@ import pyarrow as pa
 from narwhals.dependencies import is_pandas_dataframe
 from numpy.typing import ArrayLike
 
+from distgp._util.checks import did_you_mean
 from distgp.data.encoding import Columns, complete_rows, learn, listed
 from distgp.data.table import TableError
 
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
 NOTHING_LEFT = "no row is left after dropping those with missing values"
 ABSENT = ("None", "nan", "<NA>", "NaT")
 """Texts of the values that libraries have for what is missing."""
+ONE_DIMENSION = (
+    "X must have rows and columns, got values of another dimension: where these are targets, "
+    "give X first and y second. Reshape your data by X.reshape(-1, 1) where it is one column, "
+    "or X.reshape(1, -1) where it is one row; of a table these are table[['name']] and table.iloc[[0]]"
+)
+REMEDIES = {
+    "contains infinity": "correct those values, or leave their rows out",
+    "while a minimum of 2 is required": "give more rows; nothing can be learnt from so few",
+    "Complex data not supported": "give the real and the imaginary part as two columns, or two targets",
+}
+"""What to do about what scikit-learn says of arrays."""
 STRANGE = ("interval", "period")
 """Types of pandas whose values become texts where they are categories."""
 Frame: TypeAlias = "IntoFrame | pa.RecordBatch"
@@ -161,11 +174,14 @@ def column_of(X: object, value: object, name: str) -> ArrayLike | None:
     """Values as given, or those of a named column of a table."""
     if not isinstance(value, str):
         return value  # pyright: ignore[reportReturnType]
-    if not is_table(X) or value not in names_of(X):
+    there = names_of(X) if is_table(X) else []
+    if value not in there:
+        known = f"{did_you_mean(value, there)} it has {listed(there)}" if there else ""
         raise ValueError(
-            f"{name}={value!r} names a column, but X has no column of that name: give one value per row"
+            f"{name}={value!r} names a column, but X has no column of that name{known}: give one value per "
+            "row, or the name of a column of a table"
         )
-    place, table = names_of(X).index(value), getattr(X, "iloc", None)
+    place, table = there.index(value), getattr(X, "iloc", None)
     return np.asarray(to_arrow(X).column(place)) if table is None else table[:, place]
 
 
@@ -255,7 +271,10 @@ def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
     try:
         yield
     except (TypeError, OverflowError) as error:
-        raise type(error)(f"{names} must be arrays or tables of numbers: {error}") from error
+        raise type(error)(
+            f"{names} must be arrays or tables of numbers, with one row for each observation: {error}; "
+            "pandas.DataFrame makes tables of dictionaries"
+        ) from error
     except ValueError as error:
         if "could not convert" in str(error):
             text = "; columns of X may hold text where X is a table" if tables else ""
@@ -263,11 +282,10 @@ def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
                 f"{names} must be numbers, {error}: convert them, by pandas.to_numeric for one{text}"
             ) from error
         if str(error).startswith(("Expected 2D array", "Expected a 2-dimensional")):
-            raise ValueError(
-                "X must have rows and columns, got values of another dimension: where these are targets, "
-                "give X first and y second. Reshape your data by X.reshape(-1, 1) where it is one column, "
-                "or X.reshape(1, -1) where it is one row"
-            ) from error
+            raise ValueError(ONE_DIMENSION) from error
+        said = str(error).splitlines()[0]
+        if remedy := next((more for part, more in REMEDIES.items() if part in said), None):
+            raise ValueError(f"{said.removesuffix('.')}: {remedy}") from error
         what, found, _ = str(error).partition("contains NaN.")
         if not found:
             raise
@@ -278,6 +296,17 @@ def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
         raise ValueError(
             f"{what}contains NaN: leave those rows out{fill}{does if tables else ''}"
         ) from error
+
+
+def refuse_texts(X: object) -> None:
+    """Refuse the name of a file, and one column or one row of a table with texts."""
+    if isinstance(X, str | Path):
+        raise ValueError(
+            f"X must be an array or a table, got the text {str(X)!r:.1000}: read a file first, by "
+            "pandas.read_csv for one, or call fit_parquet"
+        )
+    if getattr(X, "ndim", 0) == 1 and getattr(getattr(X, "dtype", None), "kind", "") == "O":
+        raise ValueError(ONE_DIMENSION)
 
 
 def is_table(X: object) -> bool:
@@ -295,6 +324,8 @@ def is_plain(X: object, names: Sequence[str] | None = None) -> bool:
     """
     if not is_pandas_dataframe(X):
         return False
+    if X.columns.empty or not X.columns.is_unique:
+        return False  # what is wrong with it is told where it is made one of Arrow
     if names is not None and (not len(X) or names_of(X) != list(names)):
         return False
     numbers = all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in X.dtypes)
@@ -318,7 +349,8 @@ def to_arrow(X: Frame) -> pa.Table:
     except (pa.ArrowException, TypeError) as error:
         said = str(error.args[0] if error.args else error).splitlines()[0]
         raise TableError(
-            f"the table has a column that mixes kinds of values ({said}): make it all numbers or all text"
+            f"the table has a column that mixes kinds of values, or is of none that tables know ({said}): "
+            "make it all numbers or all text"
         ) from error
 
 
@@ -379,7 +411,10 @@ def targets_of(n: int, y: ArrayLike | None) -> np.ndarray:
     """Return targets as an array, one for each of n rows."""
     found = np.asarray(y)
     if found.ndim == 0:
-        raise ValueError("y must have one target for each row of X, got one value or none")
+        got = "one value or none"
+        if isinstance(y, str):
+            got = f"the text {y!r}: give the values, such as y=table.pop({y!r}) with X=table"
+        raise ValueError(f"y must have one target for each row of X, got {got}")
     if len(found) != n:
         raise ValueError(f"X has {n} rows, but y has {len(found)}: give one target per row")
     return found

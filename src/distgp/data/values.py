@@ -45,7 +45,8 @@ def numbers(name: str, values: Values) -> np.ndarray:
         wide = values.cast(pa.float64(), safe=False)
     except pa.ArrowException as error:
         raise TableError(
-            f"column {name!r} is {values.type}, expected numbers as in fitting: {error}"
+            f"column {name!r} is {values.type}, expected numbers as in fitting ({error}): correct it, or "
+            "convert it, by pandas.to_numeric for one"
         ) from error
     return pc.fill_null(wide, math.nan).to_numpy(zero_copy_only=False)
 
@@ -76,7 +77,7 @@ def categories_of(name: str, texts: set[str]) -> tuple[str, ...]:
             looks = "dates; make times of them, by pandas.to_datetime for one,"
         raise TableError(
             f"column {name!r} is text with {len(found)} different values, more than {MOST_CATEGORIES}: "
-            f"it looks like {looks} or leave it out (--drop {name})"
+            f"it looks like {looks} or leave it out"
         )
     return tuple(found)
 
@@ -94,7 +95,7 @@ def refuse_misread(name: str, texts: set[str], rows: int) -> None:
         raise TableError(
             f"column {name!r} is text, since its numbers have commas, such as {example!r}: write them with "
             "points, by pandas.read_csv(…, decimal=',') for one, or say that they are labels by "
-            f"categorical=[{name!r}] (--categorical {name})"
+            f"categorical=[{name!r}]"
         )
     if not FEW_CATEGORIES < len(texts) <= MOST_CATEGORIES:
         return
@@ -110,11 +111,11 @@ def refuse_misread(name: str, texts: set[str], rows: int) -> None:
         raise TableError(
             f"column {name!r} is text, though {len(texts) - len(others)} of its {len(texts)} different "
             f"values are {kind}{mark} by pandas.{by} for one, or say that they are labels by "
-            f"categorical=[{name!r}] (--categorical {name})"
+            f"categorical=[{name!r}]"
         )
     if rows >= FEW_ROWS and len(texts) > ALONE * rows:
         raise TableError(
             f"column {name!r} is text with {len(texts)} different values in {rows} rows, so that it tells "
-            f"nothing of other rows: leave it out (--drop {name}), or say that they are labels by "
-            f"categorical=[{name!r}] (--categorical {name})"
+            f"nothing of other rows: leave it out, or say that they are labels by "
+            f"categorical=[{name!r}]"
         )

@@ -177,7 +177,7 @@ def finite_inputs(rows: pa.Table, columns: Columns, unknown: str) -> np.ndarray:
     try:
         X = columns.matrix(rows, unknown)
     except TableError as error:
-        raise refused(422, str(error).replace("--unknown-categories ", "?unknown=")) from None
+        raise refused(422, str(error).replace("unknown='new'", "?unknown=new")) from None
     except (pa.ArrowException, KeyError) as error:  # pyarrow has types without a class in Python
         raise refused(422, f"a column does not hold what it held in fitting: {error}") from None
     bad = ~np.isfinite(X)

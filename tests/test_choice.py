@@ -229,7 +229,9 @@ def test_what_is_set_later_is_not_overruled_by_an_earlier_choice():
     gp = DistributedGPRegressor(n_iter=5, warm_start=True).fit(X, y)
     table = gp.choice_
     assert gp.partial_fit(X[:9] + 0.01, y[:9]).fit(X, y).choice_ == replace(table, fits=1)
-    said = "\nfigures of an earlier fit: 2 fits with warm_start kept the choice and measured nothing"
+    said = (
+        "\nfigures of an earlier fit: 2 fits with warm_start kept the choice and measured nothing"
+    )
     assert str(gp.fit(X[:210], y[:210]).choice_) == f"{table}{said}"
     assert said in str(gp.summary())
     gp.set_params(expert="sparse", aggregation="rbcm", n_experts=2, n_inducing=8).fit(X, y)
@@ -613,6 +615,26 @@ def test_rows_that_are_too_few_are_told():
     with pytest.warns(CoverWarning, match="30 rows seem too few for 8 columns"):
         gp = DistributedGPRegressor().fit(X, rng.standard_normal(30))
     assert gp.choice_ is None
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "options", "said"),
+    [
+        (3, 11, {}, "3 rows, fewer than the 11 columns, are too few to learn from"),
+        (4, 1, {}, "4 rows are too few to learn from"),
+        (6, 11, {"n_iter": 9}, "6 rows, fewer than the 11 columns, are too few"),
+        (6, 11, {}, "6 rows, fewer than the 11 columns, are too few"),
+        (6, 2, {"n_iter": 9}, None),
+        (3, 11, {"training": None}, None),
+    ],
+)
+def test_hardly_any_rows_are_told_though_nothing_can_be_measured(n, d, options, said):
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", CoverWarning)
+        DistributedGPRegressor(**options).fit(rng.normal(size=(n, d)), rng.normal(size=n))
+    told = [str(one.message) for one in found if one.category is CoverWarning]
+    assert [one.startswith(said) for one in told] == [True] if said else not told
 
 
 def test_another_way_than_exact_must_be_better_by_two_standard_errors():

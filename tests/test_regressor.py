@@ -91,6 +91,7 @@ def test_predictions_follow_the_units_of_the_data(expert):
     np.testing.assert_allclose(std2, 1e4 * std, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::distgp.selection.CoverWarning")
 @pytest.mark.parametrize("n", [2, 3, 40, 250])
 def test_defaults_work_on_few_rows(n):
     X, y = make_data(n)

@@ -52,6 +52,7 @@ from distgp.selection.residuals import (
     NeighboursWarning,
     Residuals,
     warn_of_cover,
+    warn_of_hardly_any_rows,
     warn_of_neighbours,
     warn_of_time,
 )
@@ -69,6 +70,8 @@ from distgp.selection.trials import (
 
 TRIAL_TEST = 2_000
 """Rows that a candidate is measured on."""
+LEAST_FOR_FOLDS = 10
+"""Rows, where they are fewer than the columns, from which on predictions in folds tell something."""
 TRIAL_SAMPLE = 20_000
 """Rows on which the choice is made where rows stay with the workers."""
 
@@ -128,8 +131,10 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
         seconds = time.perf_counter() - begin
         choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
         _warn(plan, rows, choice, left)
-    elif choice is None and chosen.few_rows and _in_folds(chosen, rows) and held is None:
+    elif choice is None and _in_folds(chosen, rows) and held is None:
         check_few_rows(chosen, rows, model, _folds(rows.X, plan.seed, FOLDS))
+    elif choice is None and chosen.algorithm is not None:
+        warn_of_hardly_any_rows(len(rows), len(rows.schema.places), FOLDS)
     if held is not None:
         doing("calibrating on rows held out")
         model = calibrated(plan, model, held)
@@ -341,8 +346,9 @@ def _cross_validated(
 
 
 def _in_folds(plan: Plan, rows: Rows) -> bool:
-    """Whether rows that are few for their columns may be predicted in folds, with little work."""
-    return plan.validation == "random" and FOLDS <= len(rows) <= EXACT_ALONE
+    """Whether rows are few for their columns, and enough to say so by predicting them in folds."""
+    few = plan.few_rows and plan.validation == "random"
+    return few and max(FOLDS, min(LEAST_FOR_FOLDS, rows.X.shape[1])) <= len(rows) <= EXACT_ALONE
 
 
 def _folds(X: np.ndarray, seed: int, count: int = 3) -> Divisions:

@@ -21,6 +21,11 @@ WHITE = 0.999
 """The share of series without any correlation that are not warned of."""
 NOMINAL, FAR = 0.9, 0.05
 """The cover that is asked for, and the distance from it, beyond that which chance explains, that is far."""
+MORE_ROWS = (
+    "Do not trust predictions yet: give more rows, or only the columns that matter; a kernel with fewer "
+    "hyperparameters, such as kernel='linear', needs fewer rows"
+)
+"""What to do about few rows."""
 
 
 class NeighboursWarning(UserWarning):
@@ -125,8 +130,16 @@ def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
         warn_user(
             f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % "
             f"intervals hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where "
-            f"it is {plain.nlpd:.4g} for the mean of the targets, without any column. Do not trust "
-            "predictions yet: give more rows, or only the columns that matter; a kernel with fewer "
-            "hyperparameters, such as kernel='linear', needs fewer rows",
+            f"it is {plain.nlpd:.4g} for the mean of the targets, without any column. {MORE_ROWS}",
+            CoverWarning,
+        )
+
+
+def warn_of_hardly_any_rows(n: int, d: int, least: int) -> None:
+    """Warn of fewer rows than columns, or than the least of which anything can be measured."""
+    if n < max(d, least):
+        said = f"{n:,} rows, fewer than the {d:,} columns," if n < d else f"{n:,} rows"
+        warn_user(
+            f"{said} are too few to learn from, and to measure how well that went. {MORE_ROWS}",
             CoverWarning,
         )

@@ -63,6 +63,8 @@ LEAST_MEASURED = 200
 FEW = 10
 """Rows for each column up to which hyperparameters get priors of ours. Beyond, priors cost a little where
 most columns mean nothing (`benchmarks/few_rows.py --only 80x8 120x8` with a larger number here)."""
+REFINED_ROUNDS = 100
+"""Rounds that a user must have allowed, at least, for training to have all its stages."""
 WAYS = ("expert", "aggregation", "training", "n_experts", "n_inducing")
 """Parameters that say how to fit. Where all are "auto", candidates are measured."""
 FIRST_KERNEL = "matern52"
@@ -147,10 +149,12 @@ class Plan:
     def refines(self) -> bool:
         """Whether training is refined by rows that are left out.
 
-        Not in trials, for few rows, or where the user has said how to train.
+        Not in trials, for few rows, or where the user has said how to train, be it by a few rounds.
         """
         between = self.validation == "random" and self.n >= LEAST_MEASURED
-        return self.refine and self.left and between
+        rounds = cast("int | None", self.given["n_iter"])
+        enough = rounds is None or rounds >= REFINED_ROUNDS
+        return self.refine and between and enough and isinstance(self.given["training"], str)
 
     @property
     def in_blocks(self) -> bool:

@@ -129,7 +129,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         as given. "auto": pooled for sparse experts, nearest for nearest ones, for exact ones "fact",
         which trains all experts jointly (FACT).
     n_iter : int, optional
-        The number of rounds of training, at most; by default the method's own.
+        The number of rounds of training, at most; by default the method's own. One exact GP of many rows
+        learns in several stages, each of which has so many; below 100 it has the first alone.
     learning_rate : float, optional
         Deprecated: say it with the method, ``training=distgp.training.Fact("adam", learning_rate=0.1)``.
     training_rows : int, "auto" or None, default="auto"

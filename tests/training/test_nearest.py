@@ -15,8 +15,8 @@ from distgp.engines import LocalPlacement
 from distgp.experts import ExactExpert, NearestExpert, Parameters, SparseExpert
 from distgp.experts.neighborhoods import ORDER_SEED
 from distgp.training import LogNormal, NearestRows, train
-from distgp.training.learning import LEAST_NOISE
 from distgp.training.nearest import _priority_of_first, _without_copies
+from distgp.training.refinement import LEAST_NOISE
 
 DATA = shard(120, 2)
 SHARDS = split(DATA, RandomPartition().assign(DATA.X.numpy(), 4, 0))

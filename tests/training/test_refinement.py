@@ -176,7 +176,7 @@ def test_nothing_is_refined_that_the_user_has_said(few_are_refined):
         {"bounds": {"noise": (1e-4, 10.0)}},
         {"training": NearestRows()},
         {"validation": "last"},
-        {"n_iter": 300},
+        {"n_iter": 99},
     ):
         assert float(nearest(X, y, **given).noise_) >= 0.99e-4, given
 
@@ -402,6 +402,20 @@ def test_one_large_exact_expert_learns_in_blocks_and_ends_near_the_likelihood_of
     told.clear()
     DistributedGPRegressor(expert="exact", n_experts=1, training="nearest").fit(X, y)
     assert {rows for rows, *_ in told} == {310}, "where the user has said how to train"
+
+
+def test_many_rounds_given_are_no_way_to_train(few_are_refined, monkeypatch):
+    """They limit each stage, and leave out none."""
+    X, y = make_data(310, noise=0.3)
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    told = rows_of_training(monkeypatch)
+    for rounds in (None, 100, 1000, 99):
+        told.clear()
+        DistributedGPRegressor(expert="exact", n_experts=1, n_iter=rounds).fit(X, y)
+        assert {rows for rows, *_ in told} == ({310} if rounds == 99 else {50, 100, 300, 310}), (
+            rounds
+        )
 
 
 @pytest.mark.parametrize("chosen", ["far", "near"])

@@ -247,7 +247,9 @@ class Learning:
         before these, blocks tell cheaply where they may lead without bounds of ours, if that is anywhere.
         """
         assert expert.first_rows is not None
-        exact = replace(self, algorithm=Fact())
+        exact = replace(
+            self, algorithm=_with_rounds(Fact(), min(Fact().n_iter, self.algorithm.n_iter))
+        )
         share, size = _share_of_first(expert, shards), 2 * expert.first_rows
         part = sample.sampled(shards, share, self.seed)
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)

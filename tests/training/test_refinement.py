@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -113,6 +114,36 @@ def test_rows_left_out_must_not_clearly_lose_more_than_others_gain(lost, spread,
     new, old = Score(zero + 0.5, spread * noise - lost), Score(zero, zero)
     assert new.beats(old, 2.0) == beats
     assert new._replace(left_out=None).beats(old, 2.0)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.0])
+def test_noise_that_is_next_to_none_is_raised_where_rows_held_out_allow(noise):
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.uniform(size=(300, 1)))
+    y = torch.sin(5 * X[:, 0]) + torch.tensor(noise * rng.normal(size=300))
+    shards = placed([Shard.of(X, y)])
+    theta = Parameters.of(1.0 * Matern52([0.5]), 1e-8)
+    found = refinement.with_noise_allowed(theta, shards, 0)
+    if noise:
+        assert 0.003 < float(found.noise) < 0.03
+    else:
+        assert found is theta
+    enough = dataclasses.replace(theta, noise=torch.full_like(theta.noise, 1e-3))
+    assert refinement.with_noise_allowed(enough, shards, 0) is enough
+
+
+def test_copies_of_rows_do_not_say_that_there_is_no_noise(few_are_refined):
+    """Of a rough function hardly more is known than its copies; a row to predict may be unlike its copy."""
+    rng = np.random.default_rng(0)
+    X, noise = rng.uniform(size=(240, 3)), rng.normal(size=240)
+    y = np.sin(9 * X).sum(1) + 0.3 * noise
+    X, y = np.concatenate([X, X[:60]]), np.concatenate([y, y[:60]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+        held = DistributedGPRegressor(expert="exact", n_experts=1, fixed=["noise"], noise=1e-8)
+        held.fit(X, y)
+    assert gp.noise_ > 1e-3 and held.noise_ == pytest.approx(1e-8)
 
 
 @pytest.mark.parametrize("objects", [False, True])

@@ -23,6 +23,7 @@ from distgp.training.refinement import (
     back_at_start,
     left_out_densities,
     score,
+    with_noise_allowed,
     within_reach,
 )
 from distgp.training.rounds import Algorithm, TrainingResult
@@ -80,19 +81,30 @@ class Learning:
         shards.map(_check_room, expert)
         least = self.algorithm.least_noise
         limits = Limits.of(self.bounds, self.uncapped, least, shards)
+        result = _joined(self._learnt(expert, shards, limits))
+        ours = "noise" in limits.free and "noise" not in self.fixed
+        if not (self.refine and ours and expert.holds_rows and self.algorithm.agrees):
+            return result
+        doing("measuring how much noise rows held out allow")
+        theta = with_noise_allowed(result.parameters, shards, self.seed)
+        return replace(result, parameters=theta)
+
+    def _learnt(
+        self, expert: Expert, shards: Placement[Shard], limits: Limits
+    ) -> list[TrainingResult]:
+        """The results of all stages."""
         if self.algorithm.draws_rows:
-            learner = replace(self, curvature=Curvature())
-            return _joined(learner._by_drawn_rows(expert, shards, limits))
+            return replace(self, curvature=Curvature())._by_drawn_rows(expert, shards, limits)
         alone = sum(sample.counts(shards)) == 1
         refine = self.refine and alone and self.rows is None and self.algorithm.agrees
         if refine and self.search and _share_of_first(expert, shards) < 1.0:
-            return _joined(self._from_part(expert, shards, limits))
+            return self._from_part(expert, shards, limits)
         learner = replace(self, curvature=Curvature()) if refine else self
         results = learner._by_stages(expert, self._sampled(shards), limits.now)
         if refine:
             with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
                 results += learner._without_bounds(expert, shards, results[-1].parameters, limits)
-        return _joined(results)
+        return results
 
     def _from_part(
         self, expert: Expert, shards: Placement[Shard], limits: Limits

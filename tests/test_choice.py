@@ -14,7 +14,7 @@ import distgp
 from distgp import DistributedGPRegressor, selection
 from distgp.data.rows import Rows, Schema, learnt
 from distgp.experts import Parameters
-from distgp.pipeline import fit, place, starting_point
+from distgp.pipeline import place, starting_point
 from distgp.plan import resolve
 from distgp.selection import (
     ChoiceWarning,
@@ -362,28 +362,6 @@ def test_a_cover_that_chance_does_not_explain_is_told(cover, rows, told):
         warn_of_cover(choice)
     assert [one.category for one in found] == ([CoverWarning] if told else [])
     assert not told or f"too {told}" in str(found[0].message)
-
-
-def test_folds_of_few_rows_are_tried_side_by_side(monkeypatch):
-    X, y = smooth(220)
-    threads, seen, figures = torch.get_num_threads(), [], {}
-
-    def fitted(plan, placed):
-        seen.append(threading.current_thread())
-        return fit(plan, placed)
-
-    monkeypatch.setattr(candidates, "fit", fitted)
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            gp = DistributedGPRegressor(n_iter=5).fit(X, y)
-            figures[count] = [(t.name, t.nlpd, t.rows) for t in gp.choice_.trials]
-            assert len(set(seen) - {threading.main_thread()}) == (count if count > 1 else 0)
-    finally:
-        torch.set_num_threads(threads)
-    for one, other in zip(figures[1], figures[2], strict=True):
-        assert one[0] == other[0] and one[2] == other[2]
-        assert one[1] == pytest.approx(other[1], rel=1e-6)
 
 
 def test_kernels_of_few_rows_are_tried_side_by_side(monkeypatch):

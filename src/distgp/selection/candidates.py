@@ -26,7 +26,6 @@ from torch import Tensor
 
 from distgp._util.checks import is_auto
 from distgp._util.machine import GIB, SHARE, free_bytes
-from distgp._util.threads import on_threads
 from distgp.aggregation.exact import cost_of_solve
 from distgp.data.partition import Partition
 from distgp.data.rows import Rows, Schema, kept
@@ -263,21 +262,16 @@ def _fitted(
         quick = plan.trial(settings, len(rows))
         given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
 
-    def fitted(part: tuple[np.ndarray, np.ndarray]) -> tuple[Model[TargetModel], np.ndarray]:
-        train, test = part
+    for train, test in parts:
         some = rows.take(train[: candidate.rows])
         quick = plan.trial(settings, len(some))
         if given:
             quick = replace(quick, algorithm=None, found=given, found_in="trial")
-        return fit(quick, place(quick, some)), test
-
-    together = at_once_on(plan, rows)
-    for first in range(0, len(parts), together):
-        yield from on_threads(fitted, parts[first : first + together])
+        yield fit(quick, place(quick, some)), test
 
 
 def at_once_on(plan: Plan, rows: Rows) -> int:
-    """Return the number of fits of these rows that are made side by side, each on a thread of its own.
+    """Return the number of candidates that are tried side by side, each on a thread of its own.
 
     On a CPU few rows leave threads idle that work together on one fit.
     """

@@ -152,3 +152,10 @@ def test_settings_of_svgp_are_the_best_on_rows_held_out(tmp_path):
     _, _, first, second = uci.tuned(uci.read_csv(path))
     assert first == "| yacht | m = 1,024, rate 0.1 | 1.000 | 1.500 |"
     assert second == "| pol | m = 1,024, rate 0.01 | 2.000 | 2.000 |"
+
+
+def test_a_cpu_is_shown_beside_a_gpu():
+    slow = [row_of("pol", "default", "2") | {"way": uci.WAY}, row_of("pol", "boosting", "0")]
+    fast = [row_of("pol", "default", "1"), row_of("pol", "default", "0", split="1")]
+    _, _, *lines = uci.beside(slow, fast)
+    assert lines == ["| pol | one exact GP | 2 | 2.000 | 1.000 | 0.900 | 2.0 |"]

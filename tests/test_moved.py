@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 
@@ -63,7 +64,7 @@ def test_deprecated_parameters_are_cloned_and_saved_in_silence(tmp_path):
     gp = DistributedGPRegressor("exact", 1, learning_rate=0.1, n_iter=2)
     assert clone(gp).set_params(learning_rate=0.2).get_params()["learning_rate"] == 0.2
     with pytest.warns(FutureWarning, match="learning_rate=0.1 is said with the method"):
-        gp.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
+        gp.fit(np.arange(9.0)[:, None], np.sin(np.arange(9.0)))
     gp.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
     assert again.learning_rate == 0.1 and again.predict([[0.5]]) == gp.predict([[0.5]])

@@ -88,7 +88,9 @@ def test_what_is_done_inside_is_told_beside_what_is_shown(capsys, monkeypatch):
     ]
 
 
-def test_every_part_of_a_fit_is_told(capsys, monkeypatch):
+@pytest.mark.parametrize(("threads", "last"), [(1, "trying 6 of 6: "), (2, "trying 3 to 6 of 6: ")])
+def test_every_part_of_a_fit_is_told(capsys, monkeypatch, threads, last):
+    monkeypatch.setattr("distgp.selection.at_once_on", lambda plan, rows: threads)
     said = slow_lines(monkeypatch, capsys)
     X = np.random.default_rng(0).uniform(size=(220, 2))
     gp = DistributedGPRegressor(n_iter=2, kernel="auto", verbose=True).fit(X, np.sin(6 * X[:, 0]))
@@ -96,8 +98,8 @@ def test_every_part_of_a_fit_is_told(capsys, monkeypatch):
     assert lines[0] == "fitting 220 rows" and "measuring baselines" in lines
     tried = list(dict.fromkeys(line for line in lines if line.startswith("trying")))
     names = [trial.name for trial in gp.choice_.trials if not trial.baseline]
-    assert {line.split(": ")[1] for line in tried} == set(names)
-    assert tried[0].startswith("trying 1 of 6: ") and tried[-1].startswith("trying 6 of 6: ")
+    assert {name for line in tried for name in line.split(": ")[1].split("; ")} == set(names)
+    assert tried[0].startswith("trying 1 of 6: ") and tried[-1].startswith(last)
     assert any("looking for hyperparameters to start from" in line for line in tried)
     assert any("training by joint (FACT)" in line for line in tried)
     after = lines[lines.index(tried[-1]) + 1 :]

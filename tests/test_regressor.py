@@ -546,9 +546,11 @@ def test_priors_bounds_fixed_and_warm_start_by_parameter_name():
     assert float(found["kernel.lengthscale"].min()) >= 0.5 * (1 - 1e-9)
     assert float(found["kernel.lengthscale"].max()) <= 0.9 * (1 + 1e-9)
     assert gp.noise_ == pytest.approx(0.3, rel=0.05)
-    with pytest.raises(ValueError, match=r"no parameter 'length'; there are kernel\.variance"):
+    with pytest.raises(
+        ValueError, match=r"did you mean 'lengthscale'\? there are kernel\.variance"
+    ):
         DistributedGPRegressor(bounds={"length": (0.1, 1.0)}).fit(X, y)
-    with pytest.raises(ValueError, match="fixed must be a sequence of parameter names"):
+    with pytest.raises(ValueError, match="fixed must be a sequence of names of hyperparameters"):
         DistributedGPRegressor(fixed="noise").fit(X, y)
     cold = DistributedGPRegressor(n_experts=2, warm_start=True).fit(X, y)
     rounds, objective = len(cold.training_.history), cold.training_.objective

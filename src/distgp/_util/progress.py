@@ -158,6 +158,16 @@ def doing(what: str) -> None:
 
 
 @contextmanager
+def untold() -> Iterator[None]:
+    """Tell nothing of what is done inside: several do it at the same time."""
+    token = _SHOWN.set(None)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(token)
+
+
+@contextmanager
 def telling(name: str, known: Callable[[dict[str, Any]], object]) -> Iterator[None]:
     """Tell under a name, with the interrupt, what is known by then if the user interrupts the block.
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgp._util.checks import is_auto, silenced, warn_user
-from distgp._util.progress import Progress, doing, telling
+from distgp._util.progress import Progress, doing, telling, untold
 from distgp._util.threads import on_threads
 from distgp.data.rows import Rows
 from distgp.diagnostics import calibration, metrics
@@ -261,8 +261,10 @@ class _Trying(NamedTuple):
         """Try all, side by side where there are few rows and none of them is compared with the first."""
         last = before + len(candidates)
         if at_once_on(self.plan, self.rows) > 1 and len(candidates) > 1 and not first_wins:
-            self.progress.begin(f"trying {1 + before} to {last} of {self.total}")
-            return on_threads(self._one, candidates)
+            names = "; ".join(candidate.name for candidate in candidates)
+            self.progress.begin(f"trying {1 + before} to {last} of {self.total}: {names}")
+            with untold():
+                return on_threads(self._one, candidates)
         found = []
         for place_, candidate in enumerate(candidates, 1 + before):
             self.progress.begin(f"trying {place_} of {self.total}: {candidate.name}")

@@ -26,7 +26,7 @@ from distgp.training.refinement import (
     with_noise_allowed,
     within_reach,
 )
-from distgp.training.rounds import Algorithm, TrainingResult
+from distgp.training.rounds import Algorithm, TrainingResult, joined
 from distgp.training.stage import starts, train
 
 FIRST_ROUNDS = 10
@@ -79,9 +79,8 @@ class Learning:
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
         shards.map(_check_room, expert)
-        least = self.algorithm.least_noise
-        limits = Limits.of(self.bounds, self.uncapped, least, shards)
-        result = _joined(self._learnt(expert, shards, limits))
+        limits = Limits.of(self.bounds, self.uncapped, self.algorithm.least_noise, shards)
+        result = joined(self._learnt(expert, shards, limits))
         ours = "noise" in limits.free and "noise" not in self.fixed
         if not (self.refine and ours and expert.holds_rows and self.algorithm.agrees):
             return result
@@ -95,8 +94,8 @@ class Learning:
         """The results of all stages."""
         if self.algorithm.draws_rows:
             return replace(self, curvature=Curvature())._by_drawn_rows(expert, shards, limits)
-        alone = sum(sample.counts(shards)) == 1
-        refine = self.refine and alone and self.rows is None and self.algorithm.agrees
+        refine = self.refine and self.rows is None and self.algorithm.agrees
+        refine = refine and sum(sample.counts(shards)) == 1
         if refine and self.search and _share_of_first(expert, shards) < 1.0:
             return self._from_part(expert, shards, limits)
         learner = replace(self, curvature=Curvature()) if refine else self
@@ -115,14 +114,14 @@ class Learning:
         are left to do.
         """
         rounds, share = self.algorithm.n_iter, _share_of_first(expert, shards)
-        half = _with_rounds(self.algorithm, max(1, rounds // 2))
+        half = self.algorithm.with_rounds(max(1, rounds // 2))
         first = replace(self, algorithm=half, curvature=Curvature())
         part = sample.sampled(shards, share, self.seed)
         results = first._by_stages(expert, part, limits.now, PART_TOLERANCE)
         free = first._without_bounds(expert, part, results[-1].parameters, limits, PART_TOLERANCE)
         bounds = limits.all_lifted().now if free else limits.now
         results += free
-        last = replace(first, algorithm=_with_rounds(self.algorithm, max(1, rounds - rounds // 2)))
+        last = replace(first, algorithm=self.algorithm.with_rounds(max(1, rounds - rounds // 2)))
         steps: list[Step] = []
         while share < 1.0:
             more = 2.0 * share if 2.0 * MANY * share <= 1.0 else 1.0
@@ -174,7 +173,7 @@ class Learning:
                 points = [replace(p, inducing=Z) for p, Z in zip(points, inducing, strict=True)]
             share = _share_of_rounds(algorithm, i, len(stages))
             if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
-                first, learnt_by = _with_rounds(share, FIRST_ROUNDS), (Curvature(), Curvature())
+                first, learnt_by = share.with_rounds(FIRST_ROUNDS), (Curvature(), Curvature())
                 far, near = (
                     replace(self, curvature=known)._train(first, expert, p, rows, bounds, stage)
                     for p, known in zip(points, learnt_by, strict=True)
@@ -186,7 +185,7 @@ class Learning:
                 results.append(far if better else near)
                 if self.curvature is not None:
                     self.curvature.follow(learnt_by[0 if better else 1])
-                share = _with_rounds(share, share.n_iter - FIRST_ROUNDS)
+                share = share.with_rounds(share.n_iter - FIRST_ROUNDS)
                 points = [results[-1].parameters]
             found = self._train(share, expert, points[-1], rows, bounds, stage, tolerance)
             results, points = [*results, found], [found.parameters]
@@ -237,13 +236,13 @@ class Learning:
         Where blocks of rows have `lifted` bounds, that is tried at once, from what they found if all rows
         agree.
         """
-        may_lift = self.refine and sum(sample.counts(shards)) == 1
+        may_lift, found = self.refine and sum(sample.counts(shards)) == 1, []
         if lifted is not None and may_lift:
             found = self._without_bounds(expert, shards, theta, limits, start=lifted)
-            if found:
-                return found
-        polish = Fact(n_iter=min(self.algorithm.polish, self.algorithm.n_iter))
-        results = [self._train(polish, expert, theta, shards, limits.now)]
+        if found:
+            return found
+        polish = min(self.algorithm.polish, self.algorithm.n_iter)
+        results = [self._train(Fact(n_iter=polish), expert, theta, shards, limits.now)]
         if may_lift and lifted is None:
             with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
                 results += self._without_bounds(expert, shards, results[-1].parameters, limits)
@@ -259,9 +258,7 @@ class Learning:
         before these, blocks tell cheaply where they may lead without bounds of ours, if that is anywhere.
         """
         assert expert.first_rows is not None
-        exact = replace(
-            self, algorithm=_with_rounds(Fact(), min(Fact().n_iter, self.algorithm.n_iter))
-        )
+        exact = replace(self, algorithm=Fact(n_iter=min(Fact.n_iter, self.algorithm.n_iter)))
         share, size = _share_of_first(expert, shards), 2 * expert.first_rows
         part = sample.sampled(shards, share, self.seed)
         blocks = sample.divided(shards, size, MOST_BLOCKS, self.seed)
@@ -396,22 +393,10 @@ def _share_of_rounds(algorithm: Algorithm, stage: int, stages: int) -> Algorithm
         return algorithm
     early = algorithm.n_iter // stages
     share = early if stage < stages - 1 else algorithm.n_iter - early * (stages - 1)
-    return _with_rounds(algorithm, share)
-
-
-def _with_rounds(algorithm: Algorithm, rounds: int) -> Algorithm:
-    """The algorithm with another number of rounds."""
-    return replace(algorithm, n_iter=rounds)  # pyright: ignore[reportArgumentType]
+    return algorithm.with_rounds(share)
 
 
 def _share_of_first(expert: Expert, shards: Placement[Shard]) -> float:
     """The share of the rows that training begins with, 1 where it looks at all of them at once."""
     n, first = float(sample.sizes(shards).sum()), expert.first_rows
     return 1.0 if first is None or n < MANY * first else first / n
-
-
-def _joined(results: list[TrainingResult]) -> TrainingResult:
-    """The last result, with the rounds of all stages."""
-    rounds = [round_ for result in results for round_ in result.history]
-    history = tuple(replace(round_, number=i + 1) for i, round_ in enumerate(rounds))
-    return replace(results[-1], history=history)

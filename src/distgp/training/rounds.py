@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -110,6 +110,13 @@ class TrainingResult:
         return self.history[-1].objective if self.history else math.nan
 
 
+def joined(results: Sequence[TrainingResult]) -> TrainingResult:
+    """The last result, with the rounds of all."""
+    rounds = [round_ for result in results for round_ in result.history]
+    history = tuple(replace(round_, number=i + 1) for i, round_ in enumerate(rounds))
+    return replace(results[-1], history=history)
+
+
 class Stop(Exception):
     """Raised with a `Reason` inside `Algorithm.at_centre` when training is over."""
 
@@ -152,6 +159,10 @@ class Algorithm(ABC):
     def rows_of(self, n: int) -> int:
         """Return how many of n rows the objective looks at."""
         return n
+
+    def with_rounds(self, rounds: int) -> Self:
+        """Return the same algorithm with another number of rounds."""
+        return replace(self, n_iter=rounds)  # pyright: ignore[reportArgumentType, reportReturnType]
 
     def with_polish(self, polish: int) -> Algorithm:
         """Return the same algorithm with so many evaluations of all rows at its end, if it draws rows."""

@@ -100,6 +100,7 @@ def test_every_part_of_a_fit_is_told(capsys, monkeypatch, threads, last):
     names = [trial.name for trial in gp.choice_.trials if not trial.baseline]
     assert {name for line in tried for name in line.split(": ")[1].split("; ")} == set(names)
     assert tried[0].startswith("trying 1 of 6: ") and tried[-1].startswith(last)
+    assert any(line.startswith(last) and "training by" in line for line in lines) == (threads == 1)
     assert any("looking for hyperparameters to start from" in line for line in tried)
     assert any("training by joint (FACT)" in line for line in tried)
     after = lines[lines.index(tried[-1]) + 1 :]

@@ -270,7 +270,7 @@ class Learning:
             results += exact._with_more_rows(expert, [step], theta, limits.now, tolerance)
         free, theta = [], results[-1].parameters
         if self.refine and self.algorithm.polish:
-            free = exact._without_bounds(expert, blocks, theta, limits, BLOCK_TOLERANCE, twice)
+            free = exact._without_bounds(expert, blocks, theta, limits, BLOCK_TOLERANCE)
         assert self.curvature is not None
         self.curvature.scale(float(sample.sizes(shards).sum() / sample.sizes(blocks).sum()))
         return results, free[0].parameters if free else None
@@ -328,18 +328,16 @@ class Learning:
         theta: Parameters,
         limits: Limits,
         tolerance: float | None = None,
-        judges: Placement[Shard] | None = None,
         start: Parameters | None = None,
     ) -> list[TrainingResult]:
         """Go on without bounds of ours, and keep it where rows that are left out in turn do not object.
 
-        These are all rows, or those of the `judges`. The likelihood speaks for it already, so that a gain
-        on average is enough. A descent that begins anew also leaves places where rounding errors have
-        stopped the last one. It begins at another `start`, if given, where the objective is lower there.
+        These are the rows of the first shard. The likelihood speaks for it already, so that a gain on
+        average is enough. A descent that begins anew also leaves places where rounding errors have stopped
+        the last one. It begins at another `start`, if given, where the objective is lower there.
         """
         doing("measuring what was learnt on rows left out in turn")
-        judges = shards if judges is None else judges
-        before = judges.on_first(left_out_densities, expert, theta)
+        before = shards.on_first(left_out_densities, expert, theta)
         if before is None:
             return []
         most = self.algorithm.polish or max(1, self.algorithm.n_iter // 2)
@@ -347,7 +345,7 @@ class Learning:
         if start is not None:
             begin = min(theta, start, key=lambda one: self._objective(expert, one, shards))
         found = self._train(Fact(n_iter=most), expert, begin, shards, free, tolerance=tolerance)
-        after = judges.on_first(left_out_densities, expert, found.parameters)
+        after = shards.on_first(left_out_densities, expert, found.parameters)
         better = after is not None and Score(after).beats(Score(before), 0.0)
         return [found] if better else []
 

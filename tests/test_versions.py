@@ -78,3 +78,15 @@ def test_workflows_have_few_rights_and_no_secrets(path):
     for action in re.findall(r"uses: (\S+)", text):
         assert re.fullmatch(r"[\w-]+/[\w-]+@(release/)?v\d+", action), action
     assert text.count("timeout-minutes:") == text.count("runs-on:")
+
+
+@pytest.mark.parametrize("name", ["tests", "newest"])
+def test_jobs_that_run_the_tests_of_the_docs_install_what_builds_the_docs(name):
+    """Of the tests of the docs two read docstrings with griffe, which only the extra `docs` brings."""
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    jobs = [
+        job for job in re.split(r"^  (?=[a-z]+:$)", text, flags=re.MULTILINE) if "pytest" in job
+    ]
+    whole = [job for job in jobs if "--ignore tests/site" in job]
+    assert len(whole) == 1 and "'.[dev,docs]'" in whole[0]
+    assert not any("tests/docs" in job for job in jobs if job not in whole)

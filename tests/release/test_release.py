@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import distgp
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("ray", "serve")
+REPOSITORY = "github.com/distgp/distgp/"
 pytestmark = pytest.mark.slow
 
 USE = """
@@ -93,6 +95,25 @@ def test_names_and_contents(built):
         *("src", "pyproject.toml", "PKG-INFO", ".gitignore", "README.md", "LICENSE"),
         *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
     }
+
+
+def test_the_text_on_pypi_stands_alone(built):
+    """PyPI has no files beside it: links are whole, to files that are there, and comments are left out."""
+    wheel, _ = built
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = [name for name in packed.namelist() if name.endswith("/METADATA")]
+        head, _, text = packed.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head and "<!--" not in text
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    links, own = (re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", page) for page in (text, readme))
+    assert len(links) == len(own) > 10
+    for (picture, link), (_, file) in zip(links, own, strict=True):
+        host = "raw.githubusercontent.com/distgp/distgp/" if picture else REPOSITORY + "blob/"
+        assert link == file if ":" in file else link == f"https://{host}main/{file}"
+        assert ":" in file or (ROOT / file.partition("#")[0]).exists()
+    code = r"^```python\n.*?^```$"
+    shown = re.findall(code, text, re.DOTALL | re.MULTILINE)
+    assert shown and shown == re.findall(code, readme, re.DOTALL | re.MULTILINE)
 
 
 def oldest() -> list[str]:

@@ -105,9 +105,9 @@ def grid(
         of arrays, in their order. Of a Dataset, its dimensions are the axes and its variables columns.
     mask : array-like of bool, optional
         Where to predict, of the grid's shape; by default everywhere.
-    **columns : array-like
-        The other columns that the model needs: one value for all points, or one for each, of the grid's
-        shape. Points where one of them is NaN are not predicted.
+    **columns : float or array-like of the grid's shape
+        The other columns that the model needs: one value for all points, or one for each. Points where one
+        of them is NaN are not predicted.
 
     Returns
     -------

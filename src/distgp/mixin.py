@@ -74,7 +74,7 @@ class ModelMixin(BaseEstimator, ABC):
 
         Parameters
         ----------
-        path : path-like
+        path : str or Path
             The file to write.
         """
         check_is_fitted(self)
@@ -280,7 +280,7 @@ def load(path: Path | str, device: str | None = None) -> Any:
 
     Parameters
     ----------
-    path : path-like
+    path : str or Path
         The model file.
     device : str, optional
         Where to put its tensors; by default where they were when it was saved, if that exists here.

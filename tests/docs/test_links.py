@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import griffe
@@ -55,16 +56,33 @@ def test_the_menu_names_every_page_once():
     assert sorted(menu) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
 
 
-def test_docstrings_are_read_without_a_complaint(caplog):
-    """The builder prints what it could not read in a docstring, and goes on."""
-    caplog.set_level(logging.WARNING)
-    package = griffe.load("distgp", search_paths=[str(ROOT / "src")], docstring_parser="numpy")
-    stack = [package]
+def docstrings() -> Iterator[tuple[str, list]]:
+    """Every docstring of the library as the builder reads it: the path of its object, and its sections."""
+    stack = [griffe.load("distgp", search_paths=[str(ROOT / "src")], docstring_parser="numpy")]
     while stack:
         one = stack.pop()
         if one.is_alias:
             continue
         stack += one.members.values()
         if one.docstring is not None:
-            one.docstring.parse("numpy", warn_unknown_params=False)
+            yield one.path, one.docstring.parse("numpy", warn_unknown_params=False)
+
+
+def test_docstrings_are_read_without_a_complaint(caplog):
+    """The builder prints what it could not read in a docstring, and goes on."""
+    caplog.set_level(logging.WARNING)
+    assert len(list(docstrings())) > 1_000
     assert not caplog.messages, "\n".join(caplog.messages)
+
+
+def test_no_type_is_read_as_a_difference():
+    """The builder takes a type that could be Python for Python: array-like alone is array minus like."""
+    shown = [
+        f"{path}({item.name}): {item.annotation}"
+        for path, sections in docstrings()
+        for section in sections
+        if section.kind.value in ("parameters", "attributes", "returns")
+        for item in section.value
+    ]
+    assert len(shown) > 500
+    assert [said for said in shown if " - " in said] == []

@@ -83,7 +83,7 @@ def reference(
     ----------
     model : DistributedGPRegressor
         A fitted model whose experts share their hyperparameters.
-    X, y : array-like
+    X, y : array-like of shapes (n, d) and (n,)
         The rows that it was fitted to.
     """
     if np.ndim(model.noise_):
@@ -119,7 +119,7 @@ def compare(
     ----------
     model : DistributedGPRegressor
         The fitted model whose experts are combined.
-    X, y : array-like
+    X, y : array-like of shapes (n, d) and (n,)
         The test rows and their targets.
     full : tuple, optional
         What `reference` returns: the first result is its own, and the others are compared with it.
@@ -185,7 +185,7 @@ def on_split(
     ----------
     model : DistributedGPRegressor
         The model to fit.
-    X, y : array-like
+    X, y : array-like of shapes (n, d) and (n,)
         All rows and their targets.
     test : float
         The share of the rows to hold out, between 0 and 1.

@@ -154,7 +154,7 @@ def save_figure(figure: Figure, path: Path | str, close: bool = True) -> None:
     ----------
     figure : Figure
         The figure to write.
-    path : path-like
+    path : str or Path
         The file to write to; the suffix names the kind of picture.
     close : bool, default=True
         Whether to close the figure afterwards.

@@ -37,9 +37,9 @@ def plot_prediction(
     ----------
     model : ModelMixin
         A fitted model.
-    X, y : array-like, optional
+    X, y : array-like of shapes (n, 1) and (n,), optional
         Observations to draw as points.
-    grid : array-like, optional
+    grid : array-like of shape (N,), optional
         Where to predict; by default over the range of X and a little beyond.
     latent : bool, default=False
         Whether the band is that of the function, without noise.
@@ -87,12 +87,12 @@ def plot_slices(
     ----------
     model : ModelMixin
         A fitted model.
-    X : array-like
+    X : array-like of shape (n, d)
         Rows that give each input's range.
     features : sequence of str or int, optional
         The inputs to draw, by name or number; by default all, or of more
         than twelve the most relevant.
-    at : array-like, optional
+    at : array-like of shape (d,), optional
         The values of the inputs that are held still; by default their medians in X.
     latent : bool, default=False
         Whether the band is that of the function, without noise.
@@ -131,9 +131,9 @@ def plot_parts(
     ----------
     model : DistributedGPRegressor
         A fitted model that knows its parts: see `decompose`.
-    X : array-like or table
+    X : array-like or table of shape (N, d)
         Points, such as the rows of a series and those to come.
-    along : str or array-like, optional
+    along : str or array-like of shape (N,), optional
         What to draw them over: the name of a column of X, or one value for each row. By default the first
         column of dates of a table, or else the first column.
     axes : sequence of Axes, optional
@@ -178,7 +178,7 @@ def plot_partial_dependence(
     ----------
     model : ModelMixin
         A fitted model.
-    X : array-like
+    X : array-like of shape (n, d)
         Rows to sample from.
     features : sequence of str or int, optional
         The inputs to vary, by name or number; by default all, or of more than twelve the most relevant.
@@ -228,7 +228,7 @@ def plot_residuals(
     ----------
     model : ModelMixin
         A fitted model.
-    X, y : array-like
+    X, y : array-like of shapes (n, d) and (n,)
         Rows and their targets.
     features : sequence of str or int, optional
         The columns to draw against, by name or number; by default all, or of more than twelve the most
@@ -278,7 +278,7 @@ def plot_calibration(
     ----------
     model : ModelMixin
         A fitted model.
-    X, y : array-like
+    X, y : array-like of shapes (n, d) and (n,)
         Test rows and their targets.
     aggregation : str or Aggregator, optional
         Another aggregator than the one that the model was fitted with.

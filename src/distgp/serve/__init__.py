@@ -209,7 +209,7 @@ def serve(
 
     Parameters
     ----------
-    path : path-like
+    path : str or Path
         A file that `save` or `distgp fit` wrote.
     host : str, default="127.0.0.1"
         The address to listen at: only this machine by default, "0.0.0.0" for everyone.

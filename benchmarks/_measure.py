@@ -6,7 +6,7 @@ import csv
 import platform
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -67,6 +67,31 @@ def processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
+
+
+def measured_with(
+    rows: Sequence[dict[str, str]], named: Callable[[dict[str, str]], str] | None = None
+) -> str:
+    """A sentence about the version and the machine of rows, and of those that differ, by their names."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        names = found.setdefault(", ".join(filter(None, (row["distgp"], machine(row)))), {})
+        names[named(row) if named else ""] = None
+    first, *others = found
+    but = [f"; {', '.join(found[said])} with {said}" for said in others]
+    return f"Measured with distgp {first}{''.join(but)}."
+
+
+def machine(row: dict[str, str]) -> str:
+    """What a row of results was measured on, as far as its columns say; else nothing."""
+    device, _, threads = row.get("device", "").partition(", ")
+    if row.get("threads"):
+        threads = f"{row['threads']} threads"
+    columns = (row.get(name, "") for name in ("machine", "on", "gpu", "processor"))
+    name = next(filter(None, columns), "" if device in ("cpu", "cuda") and not threads else device)
+    if threads and threads not in name:
+        name = f"{name}, {threads}"
+    return name.replace(", 1 threads", ", 1 thread").replace("cpu, ", "CPU, ")
 
 
 def table_in_page(page: Path, mark: str, lines: Sequence[str]) -> None:

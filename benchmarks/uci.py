@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 import others
 import torch
-from _measure import read_csv, table_in_page
+from _measure import measured_with, read_csv, table_in_page
 from scipy.stats import norm
 from uci_tables import TABLES, Results, Row, Split, arguments, on_every_split, split_of
 
@@ -147,7 +147,7 @@ def measured(results: Results, key: Row, data: Split, given: argparse.Namespace)
 
 
 def lines_of(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """The first table of a page: one group of lines for each table, on its first split."""
+    """The table of split 0: one group of lines for each table of the collection."""
     yield "| table | rows, columns | model | RMSE | NLPD | CRPS | 90 % cover | seconds |"
     yield "| --- " * 8 + "|"
     for table in TABLES:
@@ -162,7 +162,7 @@ def on_first_split(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def means_of(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """The second table: means over all splits of a table, with their standard errors."""
+    """Means over all splits of a table, with their standard errors."""
     yield "| table | splits | model | RMSE | NLPD | CRPS | 90 % cover |"
     yield "| --- " * 7 + "|"
     good = [row for row in rows if not row.get("error")]
@@ -217,7 +217,7 @@ def _bold(row: dict[str, str], name: str, best: float) -> str:
 
 
 def tuned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """The third table: SVGP's best settings on rows held out, beside those that its lines have."""
+    """SVGP's best settings on rows held out, beside those that its lines have."""
     m, rate = UNTUNED
     yield f"| table | best settings | NLPD | NLPD of m = {m:,}, rate {rate:g} |"
     yield "| --- " * 4 + "|"
@@ -234,7 +234,7 @@ def tuned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
 
 
 def beside(rows: Sequence[dict[str, str]], others: Sequence[dict[str, str]]) -> Iterator[str]:
-    """The fourth table: the default on split 0 on a CPU, and its NLPD on a GPU."""
+    """The default on split 0 on a CPU, and its NLPD on a GPU."""
     yield "| table | default on two cores | RMSE | NLPD | on the GPU | 90 % cover | seconds |"
     yield "| --- " * 7 + "|"
     known = {row["table"]: row for row in on_first_split(others) if row["model"] == "default"}
@@ -265,13 +265,19 @@ def wins(rows: Sequence[dict[str, str]]) -> str:
 
 def page() -> None:
     """Write the results into the page."""
-    rows = read_csv(RESULTS / "uci-cuda.csv")
+    rows, slow = (read_csv(RESULTS / f"uci-{device}.csv") for device in ("cuda", "cpu"))
+    settings = read_csv(SETTINGS)
+    parts = {
+        "leaderboard": (on_first_split(rows), lines_of(rows)),
+        "svgp": (settings, tuned(settings)),
+        "two cores": (slow, beside(slow, rows)),
+        "all splits": ([row for row in rows if row["model"] != "SVGP"], means_of(rows)),
+        "all splits, two cores": (slow, means_of(slow)),
+    }
     table_in_page(PAGE, "wins", [wins(rows)])
-    table_in_page(PAGE, "leaderboard", list(lines_of(rows)))
-    table_in_page(PAGE, "all splits", list(means_of(rows)))
-    table_in_page(PAGE, "svgp", list(tuned(read_csv(SETTINGS))))
-    slow = read_csv(RESULTS / "uci-cpu.csv")
-    table_in_page(PAGE, "two cores", [*beside(slow, rows), "", *means_of(slow)])
+    for mark, (shown, lines) in parts.items():
+        said = measured_with(shown, lambda row: f"{row.get('model', 'SVGP')} on {row['table']}")
+        table_in_page(PAGE, mark, [said, "", *lines])
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _measure import read_csv, table_in_page, write_csv
+from _measure import measured_with, read_csv, table_in_page, write_csv
 
 RESULTS = Path(__file__).parent / "results" / "contention.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
@@ -66,11 +66,14 @@ def measure() -> None:
 
 def page() -> None:
     title = f"| threads wait | alone, s | beside {PROCESSES} busy processes, s |"
+    found = read_csv(RESULTS)
     rows = (
         f"| {row['wait']} | {float(row['alone_s']):.1f} | {float(row['beside_s']):.1f} |"
-        for row in read_csv(RESULTS)
+        for row in found
     )
-    table_in_page(PAGE, "contention", [title, "| --- | --- | --- |", *rows])
+    table_in_page(
+        PAGE, "contention", [measured_with(found), "", title, "| --- | --- | --- |", *rows]
+    )
 
 
 if __name__ == "__main__":

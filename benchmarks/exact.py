@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import read_csv, table_in_page
+from _measure import measured_with, read_csv, table_in_page
 from uci_tables import TABLES, Results, Row, Split, split_of
 
 import distgp
@@ -186,7 +186,7 @@ def page(folder: Path, path: Path) -> None:
             lines.append(
                 f"| {name} | {size} | {first} | {float(row['fit']):.0f} | {', '.join(less)} |"
             )
-    table_in_page(path, "exact", lines)
+    table_in_page(path, "exact", [measured_with(rows), "", *lines])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from _measure import read_csv, table_in_page, write_csv
+from _measure import measured_with, read_csv, table_in_page, write_csv
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "speed.md"
@@ -71,8 +71,9 @@ RESULTS = Path(__file__).parent / "results" / "first_minute.csv"
 
 def page() -> None:
     """Write the results into the page."""
-    lines = ["| process | seconds |", "| --- | --- |"]
-    for row in (row for row in read_csv(RESULTS) if row["case"] in cases()):
+    rows = read_csv(RESULTS)
+    lines = [measured_with(rows), "", "| process | seconds |", "| --- | --- |"]
+    for row in (row for row in rows if row["case"] in cases()):
         name = row["case"] if row["case"].startswith("README") else f"`{row['case']}`"
         lines.append(f"| {name} | {row['seconds']} |")
     table_in_page(PAGE, "first minute", lines)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from _measure import read_csv, table_in_page, write_csv
+from _measure import measured_with, read_csv, table_in_page, write_csv
 from limits import step
 from torch import Tensor
 
@@ -122,7 +122,7 @@ def once(way: Aggregator, ensemble: Ensemble) -> tuple[float, Combined]:
 
 def page() -> None:
     rows = read_csv(RESULTS)
-    lines = ["| on one H200 | seconds | RMSE |", "| --- | --- | --- |"]
+    lines = [measured_with(rows), "", "| step | seconds | RMSE |", "| --- | --- | --- |"]
     for row in rows:
         error = f"{float(row['rmse']):.4f}" if row["rmse"] else ""
         lines.append(f"| {row['what']} | {float(row['s']):.3g} | {error} |")

@@ -23,7 +23,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from _measure import processor, read_csv, table_in_page, write_csv
+from _measure import measured_with, processor, read_csv, table_in_page, write_csv
 from limits import nearest_training, step
 from torch import Tensor
 
@@ -173,7 +173,17 @@ def page() -> None:
     for over in SETTINGS:
         for file in (file_of(over, device) for device in devices):
             lines += lines_of(read_csv(file), over) if file.exists() else []
-    table_in_page(PAGE, "growth", lines)
+    files = [
+        file for over in SETTINGS for device in devices if (file := file_of(over, device)).exists()
+    ]
+    said = measured_with([row for file in files for row in read_csv(file)], grows)
+    table_in_page(PAGE, "growth", [said, "", *lines])
+
+
+def grows(row: dict[str, str]) -> str:
+    """What grows in a row of results, and the device where n grows on two."""
+    over = next(name for name in SETTINGS if row.get(name))
+    return f"{over} on {row['device']}"
 
 
 def lines_of(rows: list[dict[str, str]], over: str) -> Iterator[str]:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _measure import processor, read_csv, table_in_page, write_csv
+from _measure import measured_with, processor, read_csv, table_in_page, write_csv
 from nearest import draw
 from others import (
     RATES,
@@ -262,16 +262,6 @@ def named(row: dict[str, str]) -> str:
     return NAMES.get(row["model"], row["model"])
 
 
-def versions(rows: list[dict[str, str]]) -> str:
-    """A sentence about the version and the machine of all rows, and of models that differ."""
-    models: dict[str, list[str]] = {}
-    for row in rows:
-        models.setdefault(f"{row['distgp']}, {row['machine']}", []).append(named(row))
-    most, *others = sorted(models, key=lambda said: -len(models[said]))
-    but = [f"; {', '.join(dict.fromkeys(models[said]))} with {said}" for said in others]
-    return f"Measured with distgp {most}{''.join(but)}."
-
-
 def shared_notes(rows: list[dict[str, str]]) -> dict[str, str]:
     """The notes that all rows of a model have."""
     notes: dict[str, set[str]] = {}
@@ -285,7 +275,7 @@ def lines_of(rows: list[dict[str, str]]) -> list[str]:
     notes, last = shared_notes(rows), ""
     said = [f"{model}: {note}." for model, note in notes.items() if note]
     head = ["task", "model", *COLUMNS.values()]
-    lines = [" ".join([versions(rows), *said]), ""]
+    lines = [" ".join([measured_with(rows, named), *said]), ""]
     lines += ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for row in rows:
         note = "" if named(row) in notes else row.get("note", "")

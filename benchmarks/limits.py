@@ -235,9 +235,12 @@ def page() -> None:
     lines = []
     for rows in (read_csv(file_of(device)) for device in ("cpu", "cuda")):
         rate = f"{int(rows[0]['gflops_per_s']):,} GFLOP/s in a large matrix product"
+        said = f"distgp {rows[0]['distgp']}, {rows[0]['machine']}, {rate}"
         rows.sort(key=lambda row: float(row["ratio"]))
-        ends = [f"{float(row['ratio']):.1f} ({row['path']})" for row in (rows[0], rows[-1])]
-        lines.append(f"- {rows[0]['machine']}, {rate}: from {ends[0]} to {ends[1]}.")
+        least, most = (f"{float(row['ratio']):.1f} times" for row in (rows[0], rows[-1]))
+        best, worst = rows[0]["path"], rows[-1]["path"]
+        lines.append(f"- {said}: the best step takes {least} that limit ({best}), ")
+        lines[-1] += f"the worst {most} ({worst})."
     table_in_page(PAGE, "limits", lines)
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import read_csv, table_in_page, write_csv
+from _measure import measured_with, read_csv, table_in_page, write_csv
 
 import distgp
 from distgp import metrics
@@ -138,11 +138,14 @@ def not_run(n: int, name: str) -> dict[str, object]:
 
 def page() -> None:
     """Write the table into docs/maps.md."""
+    rows = read_csv(RESULTS)
     lines = [
+        measured_with(rows),
+        "",
         "| observations | | RMSE of the field | 90 % cover | NLPD | seconds |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in read_csv(RESULTS):
+    for row in rows:
         if not row["seconds"]:
             lines.append(f"| {int(row['n']):,} | {row['model']} | {row['note']} | | | |")
             continue

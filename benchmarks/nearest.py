@@ -28,7 +28,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import peak_memory, processor, read_csv, table_in_page, write_csv
+from _measure import (
+    measured_with,
+    peak_memory,
+    processor,
+    read_csv,
+    table_in_page,
+    write_csv,
+)
 from others import boosting, boosting_with_spreads, figures, gpboost, now, svgp, with_one_spread
 from torch import Tensor
 
@@ -301,7 +308,8 @@ def page(folder: Path, path: Path) -> None:
     """Write the tables of `truth` and `trained` into the page, between its marks; its text stays."""
     parts = {"truth": truth_table, "trained": trained_table}
     for part, made in parts.items():
-        table_in_page(path, part, made(read_csv(folder / f"nearest-{part}-cuda.csv")))
+        rows = read_csv(folder / f"nearest-{part}-cuda.csv")
+        table_in_page(path, part, [measured_with(rows), "", *made(rows)])
 
 
 def table(head: list[str], lines: list[list[str]]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _measure import processor, read_csv, table_in_page, write_csv
+from _measure import measured_with, processor, read_csv, table_in_page, write_csv
 
 import distgp
 from distgp.aggregation import Ensemble
@@ -91,7 +91,7 @@ def measured(rows: int, engine: str) -> dict[str, object]:
 def page() -> None:
     rows = read_csv(RESULTS)
     lines = [
-        f"{rows[0]['machine']}.",
+        measured_with(rows),
         "",
         "| rows | files, GiB | engine | read | standardise | train | condition | in all, s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

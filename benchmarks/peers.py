@@ -31,7 +31,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from _measure import problem, processor, read_csv, table_in_page, write_csv
+from _measure import measured_with, problem, processor, read_csv, table_in_page, write_csv
 from sklearn.gaussian_process import GaussianProcessRegressor
 from torch import Tensor
 
@@ -273,8 +273,11 @@ TITLES = {
 def page_table(rows: list[dict[str, str]], others: list[dict[str, str]]) -> list[str]:
     """The table of a page, with the ratios that another processor had."""
     ratios = {row["work"]: row["ratio"] for row in others}
+    last = measured_with(others).removeprefix("Measured with ")
     return [
-        "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | the same, Intel Xeon |",
+        f"{measured_with(rows)} The last column: {last}",
+        "",
+        "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | the same, second machine |",
         "| --- | --- | --- | --- | --- | --- |",
         *(
             f"| {TITLES[row['work']]} | {row['gpytorch_s']} | {row['sklearn_s'] or '–'} | "

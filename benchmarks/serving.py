@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from _measure import problem, read_csv, table_in_page, write_csv
+from _measure import measured_with, problem, read_csv, table_in_page, write_csv
 
 import distgp
 
@@ -122,7 +122,8 @@ def shown(value: float) -> str:
 def page() -> None:
     """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
-    lines = ["| | clients | p50, ms | p99, ms | requests a second | `predict`, ms |"]
+    lines = [measured_with(rows), ""]
+    lines += ["| | clients | p50, ms | p99, ms | requests a second | `predict`, ms |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         count = int(row["rows"])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _measure import read_csv, table_in_page, write_csv
+from _measure import measured_with, read_csv, table_in_page, write_csv
 from others import figures
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -93,7 +93,8 @@ def run(folder: str, out: Path) -> None:
 def page() -> None:
     """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
-    lines = ["| | RMSE | NLPD | 90 % cover | seconds |", "| --- | --- | --- | --- | --- |"]
+    lines = [measured_with(rows), "", "| | RMSE | NLPD | 90 % cover | seconds |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
     for row in rows:
         cells = [f"{float(row['rmse']):,.0f}"]
         cells += [f"{float(row[name]):.3g}" for name in ("nlpd", "cover", "seconds")]

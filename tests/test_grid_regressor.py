@@ -1,6 +1,5 @@
 """The estimator on sparse grids, through its public face."""
 
-import doctest
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import distgp
 from distgp import SparseGridGP
 from distgp.sparsegrid import VarianceWarning
-from distgp.sparsegrid import regressor as grid_regressor
 
 
 def make_data(n, seed=0, d=2):
@@ -210,11 +208,6 @@ print(peak() - before)
     )
     told = SparseGridGP(**options).describe(n, 2).memory
     assert told / 3 < int(done.stdout) < 1.5 * told
-
-
-def test_the_example_in_the_documentation_runs():
-    found = doctest.testmod(grid_regressor)
-    assert found.attempted and not found.failed
 
 
 def test_messages_name_remedies_that_there_are():

@@ -1,6 +1,5 @@
 """A fitted estimator in words, with its hyperparameters in the units of the data."""
 
-import doctest
 import html
 import json
 from dataclasses import replace
@@ -23,7 +22,6 @@ from distgp import (
 )
 from distgp.data.encoding import Column, Columns
 from distgp.data.rows import Schema
-from distgp.diagnostics import summary as module
 from distgp.diagnostics.summary import feature_relevance, noise_sd, summary
 from distgp.kernels import Kernel
 from distgp.selection.sentences import why
@@ -293,10 +291,6 @@ def test_what_is_not_fitted_is_refused():
     for ask in (summary, feature_relevance):
         with pytest.raises(ValueError, match="DistributedGPRegressor is not fitted yet: call fit"):
             ask(DistributedGPRegressor())
-
-
-def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(module).failed == 0
 
 
 SKY = Columns("y", (Column("temp", "number"), Column("sky", "category", ("clear", "grey", "rain"))))

@@ -76,6 +76,15 @@ class ModelMixin(BaseEstimator, ABC):
         ----------
         path : str or Path
             The file to write.
+
+        Examples
+        --------
+        >>> import distgp
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]], [0.0, 0.8, 0.9, 0.1, -0.8, -1.0]
+        >>> gp = distgp.DistributedGPRegressor("exact").fit(X, y)
+        >>> gp.save("model.safetensors")
+        >>> bool((distgp.load("model.safetensors").predict(X) == gp.predict(X)).all())
+        True
         """
         check_is_fitted(self)
         parameters: dict[str, Any] = self.get_params(deep=False)

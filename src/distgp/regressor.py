@@ -212,7 +212,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     >>> import numpy as np
     >>> import distgp
     >>> X = np.linspace(0, 1, 200)[:, None]
-    >>> gp = distgp.DistributedGPRegressor(n_experts=4).fit(X, np.sin(6 * X[:, 0]))
+    >>> y = np.sin(6 * X[:, 0])
+    >>> gp = distgp.DistributedGPRegressor(n_experts=4).fit(X, y)
     >>> mean, std = gp.predict([[0.5]], return_std=True)
     >>> bool(abs(mean[0] - np.sin(3)) < 0.01)
     True
@@ -483,6 +484,14 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         -------
         DistributedGPRegressor
             The estimator itself.
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> more = np.linspace(1, 2, 50)[:, None]
+        >>> gp.partial_fit(more, np.sin(6 * more[:, 0])).experts_.row_count()
+        250
         """
         given = {"sample_weight": sample_weight, "noise_variance": noise_variance}
         with self._changing():
@@ -575,6 +584,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             Where `return_std`.
         covariance : ndarray of shape (N, N) or (N, N, targets)
             Where `return_cov`.
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> mean = gp.predict([[0.5]])
+        >>> mean, std_of_f = gp.predict([[0.5]], return_std=True, latent=True)
         """
         if return_std and return_cov:
             raise ValueError("give return_std or return_cov, not both")
@@ -625,6 +641,14 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Returns
         -------
         lower, upper : ndarray of shape (N,) or (N, targets)
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> lower, upper = gp.predict_interval([[0.5]], coverage=0.9)
+        >>> bool(lower[0] < np.sin(3) < upper[0])
+        True
         """
         found = self.predict_quantiles(
             X,
@@ -664,6 +688,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         -------
         ndarray of shape (N, Q) or (N, targets, Q)
             Without the last dimension where q is a number.
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> gp.predict_quantiles([[0.2], [0.5]], [0.05, 0.5, 0.95]).shape
+        (2, 3)
         """
         levels = probabilities("q", q)
         if not levels:
@@ -754,6 +785,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Returns
         -------
         float
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> bool(gp.score(X, y) > 0.99)
+        True
         """
         return r2_of(self.predict(X), y, sample_weight)
 
@@ -833,6 +871,13 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Returns
         -------
         ndarray of shape (N, n_samples) or (N, targets, n_samples)
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> gp.sample_y(X, n_samples=3).shape
+        (200, 3)
         """
         a_count()("n_samples", n_samples)
         points, keep = self._points(X)

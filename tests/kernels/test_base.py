@@ -1,14 +1,9 @@
 """The parameters of kernels, and what a kernel refuses."""
 
-import doctest
-import importlib
-import pkgutil
-
 import pytest
 import torch
 from helpers import FLOAT, close, inputs
 
-import distgp.kernels
 from distgp import RBF
 from distgp.kernels import ParameterError
 
@@ -50,10 +45,3 @@ def test_names_that_a_kernel_has_not_are_explained():
         RBF().with_parameters({"lenghtscale": torch.ones(1, dtype=FLOAT)})
     with pytest.raises(ParameterError, match="at least one column"):
         RBF(active_dims=[])
-
-
-@pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(distgp.kernels.__path__)])
-def test_the_examples_in_the_documentation_run(name):
-    module = importlib.import_module(f"distgp.kernels.{name}")
-    found = doctest.testmod(module)
-    assert found.attempted and not found.failed

@@ -1,7 +1,5 @@
 """Index sets, coefficients and points, against closed formulas and plain enumeration."""
 
-import doctest
-import importlib
 import itertools
 import math
 
@@ -93,9 +91,3 @@ def test_a_box_around_rows_is_their_range_and_never_flat():
     box = Box.around(X)
     assert box.lower.tolist() == [-2.0, 6.5] and box.upper.tolist() == [3.0, 7.5]
     assert box.lower.dtype == box.upper.dtype == torch.float64
-
-
-@pytest.mark.parametrize("name", ["grids", "cost"])
-def test_the_examples_in_the_documentation_run(name):
-    found = doctest.testmod(importlib.import_module(f"distgp.sparsegrid.{name}"))
-    assert found.attempted and not found.failed

@@ -1,8 +1,5 @@
 """Kernels that are products over the columns, taken apart."""
 
-import doctest
-import importlib
-
 import pytest
 import torch
 from helpers import inputs
@@ -42,8 +39,3 @@ def test_factors_multiply_to_the_kernel(name):
 )
 def test_other_kernels_have_no_factors(kernel):
     assert factors(kernel, 3) is None
-
-
-def test_the_examples_in_the_documentation_run():
-    found = doctest.testmod(importlib.import_module("distgp.sparsegrid.basis"))
-    assert found.attempted and not found.failed

@@ -8,8 +8,11 @@ import pytest
 
 from distgp import DistributedGPRegressor, selection
 from distgp.data import moments, parquet
+from distgp.data.rows import Rows, Schema
 from distgp.data.table import TableError
 from distgp.engines import LocalEngine
+from distgp.file_rows import Sample
+from distgp.selection import RepeatsWarning
 
 KINDS = {
     "exact": {"expert": "exact", "n_experts": 3},
@@ -226,6 +229,13 @@ def test_how_many_workers_there_are_changes_nothing(table, path, validation):
     np.testing.assert_allclose(*found, rtol=1e-8)
 
 
+def fitted(gp, table):
+    """Tell which rows have their target among those that experts were conditioned on."""
+    y = np.concatenate([item.rows_held().y.flatten() for item in gp.experts_.gathered().here])
+    scaling = gp.model_.targets[0].scaling
+    return np.isin(np.round(table["y"], 9), np.round(y * scaling.y_scale + scaling.y_mean, 9))
+
+
 @pytest.mark.parametrize("validation", ["random", "last"])
 @pytest.mark.parametrize("workers", [1, 5])
 def test_rows_that_are_held_out_of_many_are_not_fitted(
@@ -242,14 +252,40 @@ def test_rows_that_are_held_out_of_many_are_not_fitted(
     )
     gp.fit_parquet(path, "y", features=["a", "b"])
     assert gp.experts_.row_count() == 220 and len(gp.model_.targets[0].calibration.scores) == 20
-    fitted = np.concatenate([item.rows_held().y.flatten() for item in gp.experts_.gathered().here])
-    scaling = gp.model_.targets[0].scaling
-    held = ~np.isin(np.round(table["y"], 9), np.round(fitted * scaling.y_scale + scaling.y_mean, 9))
+    held = ~fitted(gp, table)
     assert held.sum() == 20 and (validation == "random" or held[220:].all())
     out = table[held]
     mean, std = gp.predict(out[["a", "b"]], return_std=True)
     scores = np.sort(np.abs(out["y"] - mean) / std)
     np.testing.assert_allclose(gp.model_.targets[0].calibration.scores, scores, rtol=1e-9)
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_copies_of_rows_that_are_held_out_are_not_fitted(table, tmp_path, monkeypatch, workers):
+    """The sample has 100 of 720 rows, which are 240 three times in any order."""
+    monkeypatch.setattr(selection, "TRIAL_SAMPLE", 100)
+    three = table.iloc[np.random.default_rng(0).permutation(720) % 240]
+    three.to_parquet(tmp_path / "t.parquet")
+    gp = DistributedGPRegressor(
+        **KINDS["sparse"], training=None, calibrate="conformal", engine=Several(workers)
+    )
+    with pytest.warns(RepeatsWarning, match="about 66.7 % of the 720 rows have the same inputs"):
+        gp.fit_parquet(tmp_path / "t.parquet", "y", features=INPUTS)
+    held, scores = ~fitted(gp, table), gp.model_.targets[0].calibration.scores
+    assert 0 < held.sum() <= len(scores) <= 20
+    assert gp.experts_.row_count() == 720 - 3 * held.sum()
+    mean, std = gp.predict(table[INPUTS], return_std=True)
+    found = np.abs(table["y"] - mean) / std
+    np.testing.assert_allclose(np.unique(scores.round(9)), np.sort(found[held]), atol=1e-8)
+
+
+def test_copies_that_are_not_held_out_in_the_sample_stay_in_the_files():
+    """Where all inputs are the same, none can be left out by them."""
+    X, held = np.array([[1.0], [1.0], [2.0], [3.0], [3.0]]), np.array([1, 0, 1, 1, 1], dtype=bool)
+    given = {"rows": Rows(X, X[:, 0], Schema(1)), "numbers": np.array([3, 5, 8, 9, 11])}
+    left = Sample(**given, copies=np.array([9, 9, 4, 2, 2])).left_out(held)
+    assert left.numbers.tolist() == [3, 8, 9, 11]
+    assert len(left.inputs) == 1 and left.copies == 3 and left.total == 7
 
 
 @pytest.mark.parametrize(

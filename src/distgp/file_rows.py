@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from distgp.data import moments, parquet
 from distgp.data import shard as sample
 from distgp.data.encoding import Columns
+from distgp.data.repeats import copies_among, copies_within, hashes
 from distgp.data.rows import Rows, Schema
 from distgp.data.scaling import MANY
 from distgp.data.shard import Shard
@@ -21,12 +22,32 @@ from distgp.pipeline import Placed
 from distgp.plan import Plan
 
 
+class Sample(NamedTuple):
+    """Rows of files in this process, and their numbers, in ascending order.
+
+    `copies` tells how many rows of the files have the inputs of each, itself among them.
+    """
+
+    rows: Rows
+    numbers: np.ndarray
+    copies: np.ndarray
+
+    def left_out(self, held: np.ndarray) -> parquet.LeftOut:
+        """Tell which rows of the files are left out with those `held`, a mask of the sample.
+
+        With them go their copies elsewhere in the files, but not of rows whose copies stay in the sample.
+        """
+        known, more = hashes(self.rows.X), self.copies - copies_within(self.rows.X)
+        with_copies = held & (more > 0) & ~np.isin(known, known[~held])
+        inputs, first = np.unique(known[with_copies], return_index=True)
+        return parquet.LeftOut(self.numbers[held], inputs, int(more[with_copies][first].sum()))
+
+
 @dataclass(frozen=True, eq=False)
 class FileRows:
     """Rows in Parquet files that workers read by themselves; this process never holds them.
 
-    `given` names the columns of what `fit` takes for each row. Rows to be `left_out` are named by their
-    numbers.
+    `given` names the columns of what `fit` takes for each row.
     """
 
     files: parquet.ParquetRows
@@ -34,15 +55,15 @@ class FileRows:
     columns: Mapping[str, Any]
     missing: str
     given: Mapping[str, str]
-    left_out: tuple[int, ...] = ()
+    left_out: parquet.LeftOut = parquet.ALL_ROWS
 
     @property
     def n(self) -> int:
         """The number of rows."""
-        return self.files.n - len(self.left_out)
+        return self.files.n - self.left_out.total
 
-    def sample(self, plan: Plan, size: int, last: int = 0) -> tuple[Rows, np.ndarray]:
-        """Draw a sample of the rows into this process, and all of the `last` rows; tell their numbers."""
+    def sample(self, plan: Plan, size: int, last: int = 0) -> Sample:
+        """Draw a sample of the rows into this process, and all of the `last` rows."""
         engine = opened(plan.engine, plan.device)
         stretches, columns = self._stretches(engine, min(engine.workers, self.files.n))
         shards = self._read(stretches, columns, plan.seed)
@@ -56,7 +77,8 @@ class FileRows:
         known = {"time": order if plan.validation == "last" else None}
         for kind in self.given.keys() & {"time", "groups"}:
             known[kind] = parquet.values_of(stretches, self.given[kind], order)
-        return Rows(X, y, Schema.of(columns), weight, noise, **known), order
+        rows = Rows(X, y, Schema.of(columns), weight, noise, **known)
+        return Sample(rows, order, copies_among(shards, X))
 
     def place(self, plan: Plan, transform: Transform | None = None) -> tuple[Plan, Placed]:
         """Let every worker read its rows, and transform and standardise them there."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from distgp.data.encoding import (
     numbers,
 )
 from distgp.data.partition import RandomPartition, batch_of
+from distgp.data.repeats import hashes
 from distgp.data.scaling import (
     refuse_fill_values,
 )
@@ -64,6 +65,26 @@ class Stretch:
     def __call__(self) -> Stretch:
         """Return itself: rows are read when the columns are known."""
         return self
+
+
+class LeftOut(NamedTuple):
+    """Rows that are not read: those with these `numbers`, and others with the `inputs` of some of them.
+
+    Inputs are known by their hashes, and `copies` is the number of those others. Numbers and hashes are in
+    ascending order.
+    """
+
+    numbers: np.ndarray = np.empty(0, dtype=np.int64)
+    inputs: np.ndarray = np.empty(0, dtype=np.uint64)
+    copies: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of all rows that are not read."""
+        return len(self.numbers) + self.copies
+
+
+ALL_ROWS = LeftOut()
 
 
 @dataclass(frozen=True)
@@ -160,12 +181,12 @@ def read(
     missing: str,
     seed: int,
     given: Mapping[str, str] = MappingProxyType({}),
-    left_out: Sequence[int] = (),
+    left_out: LeftOut = ALL_ROWS,
 ) -> Placement[Shard]:
     """Have the workers read their rows and deal them out: each worker's shards as one batch, unscaled.
 
     `given` names the columns of what is given for each row; of these, `ROW_NUMBERS` are read with the rows.
-    Rows to be `left_out` are named by their numbers, and those that are read are numbered without them.
+    Rows are numbered without those that are `left_out` by their numbers.
     """
     check_choices(missing=missing)
     if missing == "impute":
@@ -173,8 +194,9 @@ def read(
             "missing='impute' needs the rows in this process: give missing='drop', or fit a table in memory"
         )
     own = {kind: name for kind, name in given.items() if kind in ROW_NUMBERS}
-    without = np.sort(np.asarray(left_out, dtype=np.int64))
-    return placement.derive(_read_rows, columns, missing, seed, own, without)
+    return placement.derive(
+        _read_rows, columns, missing, seed, own, left_out.numbers, left_out.inputs
+    )
 
 
 def values_of(placement: Placement[Stretch], name: str, rows: np.ndarray) -> np.ndarray:
@@ -218,7 +240,7 @@ def _distinct(stretch: Stretch, name: str) -> set[str]:
     return set().union(*(distinct(batch.column(name)) for _, batch in _batches(stretch, [name])))
 
 
-@travels(without="rows")
+@travels(without="rows", unlike="inputs")
 def _read_rows(
     stretch: Stretch,
     columns: Columns,
@@ -226,27 +248,38 @@ def _read_rows(
     seed: int,
     own: Mapping[str, str],
     without: np.ndarray,
+    unlike: np.ndarray,
 ) -> Shard:
-    """Read a worker's rows into arrays that hold them once, and deal them out to its experts."""
+    """Read a worker's rows into arrays that hold them once, and deal them out to its experts.
+
+    Rows that have a number in `without`, or inputs with a hash in `unlike`, are left out.
+    """
     most, M = sum(len(piece.rows) for piece in stretch.pieces), len(stretch.experts)
     X, numbers, n = np.empty((most, len(columns.features))), np.empty(most, dtype=np.int64), 0
     y, *more = np.empty((1 + len(own), most))
     for places, values in _complete_rows(stretch, columns, missing, own):
         order = np.searchsorted(without, places, "right")
         keep = order == np.searchsorted(without, places)
+        keep &= ~_any_of(unlike, values[:, : X.shape[1]])
         places, values = (places - order)[keep], values[keep]
         new = slice(n, n + len(places))
         X[new], numbers[new], n = values[:, : X.shape[1]], places, new.stop
         for found, column in zip((y, *more), values.T[X.shape[1] :], strict=True):
             found[new] = column
     if n < M:
-        raise TableError(f"{n} complete rows are too few for {named(stretch.experts)}")
+        more = " without those held out" if len(without) else ""
+        raise TableError(f"{n} complete rows{more} are too few for {named(stretch.experts)}")
     refuse_fill_values("an input", X[:n])
     refuse_fill_values("a target", y[:n, None])
     rows = Shard(*(torch.from_numpy(values[:n]) for values in (X, y, numbers)))
     given = {ROW_NUMBERS[k]: torch.from_numpy(v[:n]) for k, v in zip(own, more, strict=True)}
     labels = RandomPartition().assign(X[:n], M, seed + stretch.experts.start)
     return batch_of(replace(rows, **given), labels)
+
+
+def _any_of(known: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """Tell for each row whether its inputs have one of these hashes."""
+    return np.isin(hashes(X), known) if len(known) else np.zeros(len(X), dtype=bool)
 
 
 def _complete_rows(

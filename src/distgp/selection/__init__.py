@@ -110,7 +110,7 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     asked, held = is_auto(plan.target_transform), None
     if plan.target_transform is not None:
         plan = logarithms.checked(plan, rows)
-    warn_of_repeats(plan, rows)
+    warn_of_repeats(plan, rows.X)
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
         rows, held = rows.take(train), rows.take(test)
@@ -166,19 +166,21 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
 def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:
     """Draw a sample of rows that workers read, hold out a part to calibrate on, and tell which are left.
 
-    Of rows in the order of time the last are held out.
+    Of rows in the order of time the last are held out; else with a row all others with the same inputs.
     """
     last = plan.calibrate == "conformal" and plan.validation == "last"
     end = calibration.held_out(min(rows.n, TRIAL_SAMPLE)) if last else 0
-    some, numbers = rows.sample(plan, TRIAL_SAMPLE, end)
-    warn_of_repeats(plan, some)
+    found = rows.sample(plan, TRIAL_SAMPLE, end)
+    some = found.rows
+    warn_of_repeats(plan, some.X, found.copies, rows.n)
     if plan.calibrate is None:
         return some, None, rows
     if last:
-        test, left = numbers >= rows.n - end, replace(rows, files=rows.files.first(rows.n - end))
+        test = found.numbers >= rows.n - end
+        left = replace(rows, files=rows.files.first(rows.n - end))
     else:
         test = np.isin(np.arange(len(some)), _calibration_rows(plan, some)[1])
-        left = replace(rows, left_out=tuple(numbers[test].tolist()))
+        left = replace(rows, left_out=found.left_out(test))
     return some.take(np.flatnonzero(~test)), some.take(np.flatnonzero(test)), left
 
 

@@ -13,12 +13,15 @@ from scipy.stats import norm
 
 import distgp
 from distgp import DistributedGPRegressor
+from distgp.data.rows import Rows, Schema
 from distgp.diagnostics.calibration import (
     Calibration,
     CalibrationWarning,
     as_names,
     conformal_quantile,
 )
+from distgp.plan import resolve
+from distgp.predicting import calibrated
 from distgp.selection import RepeatsWarning
 
 FIXED = {"expert": "sparse", "n_inducing": 30, "n_iter": 15, "random_state": 0}
@@ -164,6 +167,18 @@ def test_calibration_rows_are_not_fitted():
     gp = DistributedGPRegressor(calibrate="conformal", **FIXED).fit(X, y)
     assert gp.experts_.row_count() == 400
     assert len(gp.model_.targets[0].calibration.scores) == 100
+
+
+def test_errors_of_calibration_rows_keep_their_signs_and_order():
+    X, y = data(120)
+    y = np.stack([y, 100 * X[:, 0]], 1)
+    gp = DistributedGPRegressor(**FIXED).fit(X, y)
+    plan = resolve(gp.get_params(), Schema(2), 120)
+    model, errors = calibrated(plan, gp.model_, Rows(X, y, Schema(2)))
+    mean, std = gp.predict(X, return_std=True)
+    np.testing.assert_allclose(errors, (y - mean) / std, rtol=1e-9)
+    for target, column in zip(model.targets, errors.T, strict=True):
+        np.testing.assert_array_equal(target.calibration.scores, np.sort(np.abs(column)))
 
 
 def scores_of(gp, X, y):

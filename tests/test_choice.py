@@ -283,6 +283,27 @@ def test_residuals_that_correlate_in_the_order_of_the_rows_are_told(monkeypatch)
     gp.fit(X[mixed], y[mixed])
 
 
+@pytest.mark.parametrize("files", [False, True])
+def test_rows_held_out_for_calibration_tell_too_where_their_residuals_correlate(files, tmp_path):
+    def told(X, y, **options):
+        options = {"expert": "exact", "calibrate": "conformal", "n_iter": 4} | options
+        gp = DistributedGPRegressor(**options)
+        path = tmp_path / "rows.parquet"
+        pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(path)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            gp.fit_parquet(str(path), "y") if files else gp.fit(X, y)
+        return [str(one.message) for one in found if one.category is NeighboursWarning]
+
+    X, y = in_time(400)
+    (text,) = told(X, y)
+    assert text.startswith("in the order of the rows, residuals of rows held out correlate")
+    assert not told(X, y, validation="last")
+    for seed in range(10):
+        mixed = np.random.default_rng(seed).permutation(400)
+        assert not told(X[mixed], y[mixed]) and not told(*smooth(400, seed))
+
+
 def test_residuals_that_correlate_along_a_date_are_told():
     rng = np.random.default_rng(0)
     state = np.convolve(rng.normal(size=319), np.full(20, 0.2), "valid")

@@ -162,13 +162,19 @@ def check_calibration(model: Model[TargetModel], other: Model[TargetModel]) -> N
             )
 
 
-def calibrated(plan: Plan, model: Model[TargetModel], rows: Rows) -> Model[TargetModel]:
-    """Score the model's predictions of rows that it never saw."""
+def calibrated(
+    plan: Plan, model: Model[TargetModel], rows: Rows
+) -> tuple[Model[TargetModel], np.ndarray]:
+    """Score the model's predictions of rows that it never saw.
+
+    With the model come errors in standard deviations, (n, targets), of that which is Gaussian.
+    """
     groups = rows.groups if plan.calibrate == "mondrian" else None
-    targets, at = [], points(model, rows.X, noise=rows.noise)
+    targets, residuals, at = [], [], points(model, rows.X, noise=rows.noise)
     for target, y in zip(model.targets, rows.targets.T, strict=True):
         mean, variance = target.gaussian(at)
         z, std = target.log_slope(y)[0], np.sqrt(variance)
         scores = Calibration.of(z, mean, std, groups, rows.weight)
         targets.append(replace(target, calibration=scores))
-    return replace(model, targets=tuple(targets))
+        residuals.append((z - mean) / std)
+    return replace(model, targets=tuple(targets)), np.stack(residuals, -1)

@@ -54,7 +54,6 @@ from distgp.selection.residuals import (
     warn_of_cover,
     warn_of_hardly_any_rows,
     warn_of_neighbours,
-    warn_of_time,
 )
 from distgp.selection.trials import (
     Choice,
@@ -136,10 +135,7 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     elif choice is None and chosen.algorithm is not None:
         warn_of_hardly_any_rows(len(rows), len(rows.schema.places), FOLDS)
     if held is not None:
-        doing("calibrating on rows held out")
-        model = calibrated(plan, model, held)
-        if choice is None and plan.validation == "random":
-            warn_of_time(rows)
+        model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled, results)
 
 
@@ -159,8 +155,19 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
         plan, placed = rows.place(plan, *transforms)
         model = placed.with_inputs(fit(plan, placed), plan)
     if held is not None:
-        model = calibrated(plan, model, held)
+        model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled)
+
+
+def _calibrated(
+    plan: Plan, model: Model[TargetModel], held: Rows, choice: Choice | None
+) -> Model[TargetModel]:
+    """Calibrate on rows held out, which tell too whether neighbours are alike where no trial has."""
+    doing("calibrating on rows held out")
+    model, residuals = calibrated(plan, model, held)
+    if choice is None and plan.validation == "random":
+        warn_of_neighbours(held, Residuals(np.arange(len(held)), residuals))
+    return model
 
 
 def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:

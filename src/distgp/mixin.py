@@ -67,10 +67,10 @@ class ModelMixin(BaseEstimator, ABC):
         _on_named_devices(cls)
 
     def save(self, path: Path | str) -> None:
-        """Write one safetensors file, whole or not at all; `distgp.load` reads it back.
+        """Write the model to one safetensors file, whole or not at all; `distgp.load` reads it back.
 
-        A file of exact experts holds the training rows. One of sparse experts does not, and after
-        loading only aggregators that do without rows can be asked for.
+        A file of exact experts holds the training rows. A file of sparse experts does not; a model loaded
+        from it can only use aggregators that need no rows.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class ModelMixin(BaseEstimator, ABC):
         model_file.save(path, state, about)
 
     def close(self) -> None:
-        """Let go of the workers, unless others use them or they belong to an engine of your own."""
+        """Let go of the workers, unless other models use them or they belong to an engine of your own."""
         engine = getattr(self, "engine_", None)
         if engine is None or engine is self.engine:
             return
@@ -134,10 +134,10 @@ class ModelMixin(BaseEstimator, ABC):
 
     @property
     def feature_relevance_(self) -> np.ndarray:
-        """The speed of the function's change along each column: inverse lengthscales as shares of 1.
+        """How fast the function changes along each column: inverse lengthscales, as shares that sum to 1.
 
-        It has shape (columns,) or (targets, columns), as `diagnostics.summary.feature_relevance` explains
-        it. It does not say how much a column matters for predictions: see `importance`.
+        The shape is (columns,) or (targets, columns); `diagnostics.summary.feature_relevance` explains the
+        numbers. They do not say how much a column matters for predictions: see `importance`.
         """
         places = self.model_.schema.places
 

@@ -60,7 +60,10 @@ OLD_ORDER = (
 
 
 class DistributedGPRegressor(RegressorMixin, ModelMixin):
-    """Gaussian process regression on any number of rows: experts on shards, combined into one.
+    """Gaussian process regression on any number of rows.
+
+    An expert is a Gaussian process (GP) on some or all of the rows. Where there are several experts, their
+    predictions are combined into one.
 
     All parameters but the first two are given by name. They stand in groups: what most people need, what
     the function is like, how it is approximated, how it is trained, how choices are measured, what a table
@@ -69,122 +72,136 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     Parameters
     ----------
     expert : "auto", "exact", "sparse", "nearest" or Expert, default="auto"
-        **What most people need.** The kind of expert. "nearest" conditions every point on the rows that
-        are nearest to it, with a global sparse part. "auto" measures: where aggregation, training,
-        partition and the numbers of experts and inducing inputs are left to us too, rows are held out as
-        `validation` says, and the best of a few candidates on them is fitted to all rows; `choice_` is
-        the table. Below 200 rows, or where one of those is given, a rule decides: exact experts up to
-        20,000 rows, sparse ones beyond.
+        **What most people need.** The kind of expert. "exact" uses all of its rows as they are, "sparse"
+        summarises them by a few inducing inputs, and "nearest" predicts each point from the rows nearest
+        to it, on top of a sparse GP of all rows. "auto" measures a few candidates on rows held out, as
+        `validation` says, and fits the best to all rows; `choice_` is the table of candidates. Above 1,500
+        rows and with validation="random", it takes the exact GP of all rows, or its mean, if `time_limit`
+        and memory suffice. Below 200 rows, or if you set any of `n_experts`, `n_inducing`, `aggregation`,
+        `partition` and `training`, nothing is measured: experts are exact up to 20,000 rows, and sparse
+        beyond.
     n_experts : int, "auto" or "cv", default="auto"
-        The number of experts. "auto": exact experts have at most 1,000 rows, as have experts with
-        hyperparameters of their own; other sparse ones have 32 rows per inducing input. "cv": the best
-        of the paper's ⌊√n/4⌋, ⌊√n/5⌋, ⌊√n/6⌋ in 3-fold cross-validation.
+        The number of experts. "auto" gives exact experts at most 1,000 rows each, as it does experts with
+        hyperparameters of their own; other sparse experts get 32 rows per inducing input. "cv" takes the
+        best of ⌊√n/4⌋, ⌊√n/5⌋ and ⌊√n/6⌋ for n rows, the numbers of the paper, in 3-fold cross-validation.
     kernel : str or Kernel, default="matern52"
-        A kernel object, or a text: a name in `distgp.KERNELS`, which gets one lengthscale per column and a
-        signal variance, "linear", "periodic(24)", and sums and products of such, with columns by name:
-        "matern52(columns=temp) + periodic(24 h, columns=when)" (see `distgp.kernels.parse`). A text column
-        has one lengthscale. Values are where training starts; a period given in a text stays. "auto"
-        measures Matérn-5/2 and RBF, each with and without a linear part, and linear alone.
+        A kernel object, or a text: a name in `distgp.KERNELS`, "linear", "periodic(24)", or sums and
+        products of these, which may say what columns they look at:
+        "matern52(columns=temp) + periodic(24 h, columns=when)" (see `distgp.kernels.parse`). A kernel given
+        as a name gets a signal variance, and one lengthscale per column; all values of a text column share
+        one. Numbers are where training starts, but a period in a text is kept. "auto" compares Matérn-5/2
+        and RBF, each with and without a linear part, and a linear kernel alone.
     random_state : int, RandomState or None, default=0
         The seed of everything random.
     verbose : bool, default=False
-        Whether to show progress, on standard error: what is done, and how much of it is left. It is of
-        predictions too, where they take more than a second.
+        Whether to show on standard error what is being done, and how much of it is left. Predictions are
+        shown if they take more than a second.
     kernel_units : {"auto", "data", "standardised"}, default="auto"
-        **What the function is like.** The units of the kernel's lengthscales and periods. "auto": those
-        of the data in a text, and standard deviations of the columns in an object.
+        **What the function is like.** The units of the kernel's lengthscales and periods: those of the
+        data, or standard deviations of the columns. "auto" takes the first for a text and the second for
+        an object.
     noise : float, default=0.1
-        The noise variance, or nugget, that training starts from. Where `fit` gets noise variances of the
-        rows, the noise is a factor of these and starts at 1 instead.
+        The noise variance (nugget) that training starts from. If `fit` is given noise variances of the
+        rows, the model learns a factor that multiplies these; it starts at 1, and this number is not used.
     mean : {"constant", "linear"}, default="constant"
-        What the GP's deviations are counted from: the target's mean, or a linear trend, fitted by least
-        squares before anything else (regression kriging). It needs `normalize`.
+        The level that the GP describes deviations from, and that most kernels return to far from all rows:
+        the mean of the target, or a linear trend in the inputs. The trend is fitted by least squares before
+        anything else (regression kriging), and needs `normalize`.
     priors : mapping of str to Prior, optional
         Priors on hyperparameters, by name: "lengthscale", "variance", "noise", or a full path such as
-        "kernel.kernel.lengthscale". They are densities of the standardised data's parameters where
-        `normalize`.
+        "kernel.kernel.lengthscale". With `normalize` they are about the hyperparameters of the
+        standardised data.
     bounds : mapping of str to (float, float), optional
-        Bounds of hyperparameters in training, by name; of the standardised data's where `normalize`. By
-        default those of a named kernel stay within a factor of 1,000 of where they start, and its signal
-        variance is at most the target's, unless rows left out speak for more.
+        Bounds of hyperparameters in training, by name, for the standardised data with `normalize`. By
+        default, hyperparameters of a kernel given as a name stay within a factor of 1,000 of where they
+        start, and its signal variance does not exceed the variance of the target, unless rows held out are
+        predicted better with more.
     fixed : sequence of str, default=()
         Names of hyperparameters that training leaves as given.
     normalize : bool, default=True
-        Whether inputs and target are standardised first. Kernel and noise are then those of the
-        standardised data; predictions are always in the target's units.
+        Whether inputs and target are standardised first: brought to mean 0 and standard deviation 1.
+        Hyperparameters are then those of the standardised data. Predictions are always in the target's
+        units.
     n_inducing : int, "auto" or array-like of shape (m, d), default="auto"
         **How it is approximated.** For sparse experts: the number of inducing inputs, or the inputs
-        themselves. "auto" chooses by the greedy rule, at most 1,024. For nearest experts: of the global
-        part, 256 by default, 0 for none.
+        themselves. "auto" adds inputs one by one where they help most, up to 1,024. For nearest experts:
+        the number of inducing inputs of the sparse GP of all rows, 256 by default, 0 for no such GP.
     n_neighbors : int, default=128
-        For nearest experts: the number of rows that each predicted point is conditioned on.
+        For nearest experts: how many rows each point is predicted from.
     aggregation : str or Aggregator, default="auto"
-        A name in `distgp.AGGREGATORS` or an object. "auto": pooled where sparse experts share all
-        parameters, nearest for nearest experts, opt-local where hyperparameters differ (each
-        expert counts where it is certain), two-level otherwise.
+        How experts are combined: a name in `distgp.AGGREGATORS`, or an object. "auto" takes "pooled" if
+        sparse experts share hyperparameters and inducing inputs, "nearest" for nearest experts, "opt-local"
+        if experts have different hyperparameters (an expert then counts more where it is more certain), and
+        "two-level" otherwise.
     partition : str, Partition or array-like of shape (n,), default="random"
-        How rows are divided: a name in `distgp.PARTITIONS`, an object, or one label per row.
+        How rows are divided over experts: a name in `distgp.PARTITIONS`, an object, or one label per row.
     training : str, Algorithm or None, default="auto"
-        **How it is trained.** A name in `distgp.ALGORITHMS` or an object; None keeps the hyperparameters
-        as given. "auto": pooled for sparse experts, nearest for nearest ones, for exact ones "fact",
-        which trains all experts jointly (FACT).
+        **How it is trained.** How hyperparameters are learnt: a name in `distgp.ALGORITHMS`, or an object;
+        None keeps them as given. "auto" takes "pooled" for sparse experts, "nearest" for nearest ones, and
+        for exact ones "fact", which trains all experts jointly (FACT).
     n_iter : int, optional
-        The number of rounds of training, at most; by default the method's own. One exact GP of many rows
-        learns in several stages, each of which has so many; below 100 it has the first alone.
+        The largest number of rounds of training; by default the method's own. One exact GP of many rows
+        learns in several stages, and this is the limit of each. Below 100, it only does the first stage.
     learning_rate : float, optional
-        Deprecated: say it with the method, ``training=distgp.training.Fact("adam", learning_rate=0.1)``.
+        Deprecated: give it to the method, ``training=distgp.training.Fact("adam", learning_rate=0.1)``.
     training_rows : int, "auto" or None, default="auto"
-        The number of rows that training looks at, None for all. "auto": 10,000 for sparse experts,
-        all for exact ones. Experts are always conditioned on every row.
+        The number of rows that hyperparameters are learnt from, None for all. "auto" takes 10,000 for
+        sparse experts and all for exact ones. Predictions use every row all the same.
     warm_start : bool, default=False
-        Whether another call of `fit` starts training from the hyperparameters found by the last, and
-        keeps its choice while all that it set is "auto"; `choice_` has the figures of the first then, and
-        says so. After an interrupt it goes on from the choice
-        and the hyperparameters that were reached; what was fitted before stays until then.
+        Whether calling `fit` again continues from the last fit. Training then starts at the hyperparameters
+        found there. What "auto" chose there is kept, and not measured again, as long as the parameters
+        that it chose are still "auto"; `choice_` then says that its figures are of an earlier fit. After a
+        fit that was interrupted, it continues from what that fit had reached. (Until then the estimator is
+        as it was before the interrupted fit.)
     validation : {"random", "last", "groups"}, default="random"
-        **How choices are measured.** How "auto" holds out rows: at random, those with the same inputs
-        together, for predictions between the rows; the last third, in the order of the rows or of `time`
-        in `fit`, where equal times are not parted, for predictions beyond them; or whole groups.
+        **How choices are measured.** Where new rows will lie, so that rows held out are like them.
+        "random": between the others; rows are drawn at random, those with the same inputs together.
+        "last": beyond them; the last third is held out, in the order of the rows or of `time` in `fit`, and
+        rows of the same time stay together. "groups": in new groups; whole groups of `groups` in `fit` are
+        held out.
     time_limit : float or None, default=180
-        Seconds that "auto" plans a fit for; None or infinity for no limit. It guides the choice: work is
-        chosen that should fit into it, by an estimate, but work that takes longer is not stopped. Up to
-        1,500 rows it changes nothing: the exact GP of all rows is always tried there, in seconds.
+        The seconds that "auto" plans a fit for; None or infinity for no limit. By an estimate, it chooses
+        work that should fit into them, but it does not stop work that takes longer. Up to 1,500 rows it
+        changes nothing: the exact GP of all rows takes seconds, and is always tried.
     calibrate : "conformal", "mondrian" or None, default=None
-        Whether a fifth of the rows, at most 10,000, is held out of the fit as `validation` says, to learn
-        how far intervals must reach: split-conformal prediction, for all rows together, or ("mondrian")
-        for each of the `groups` given in `fit`. Intervals then hold on average, if rows are exchangeable.
-        It changes intervals and quantiles of observations, not means and standard deviations.
+        Whether intervals are made to cover what they say (split-conformal prediction). A fifth of the rows,
+        at most 10,000, is then held out of the fit as `validation` says, to learn how wide intervals must
+        be: for all rows together ("conformal"), or for each of the `groups` given in `fit` ("mondrian").
+        The intervals hold on average over new rows, if these are like the rows held out. Intervals and
+        quantiles of observations change; means and standard deviations do not.
     missing : {"refuse", "drop", "impute"}, default="refuse"
-        **What a table may hold.** Missing values of tables: an error, rows left out (and predicted as
-        NaN), or the mean of the training rows in their place; for text, the share of each text.
-        Predictions take what was filled in for known: their intervals are no wider.
+        **What a table may hold.** What happens to missing values. "refuse": they are an error. "drop":
+        their rows are left out, and predicted as NaN. "impute": the mean of the training rows takes their
+        place, or for text the share of each text. Intervals are no wider for values that were filled in.
     unknown : {"new", "refuse"}, default="new"
-        Texts that were not there in fitting: taken, with a warning that counts them, as a new text, as
-        unlike each of the known as they are unlike each other; or an error.
+        What happens to texts that `fit` did not see. "new": they count as one more text, as different from
+        each known text as these are from each other, and a warning says how many there are. "refuse": they
+        are an error.
     dates : {"refuse", "expand"}, default="refuse"
-        Columns of dates in tables: an error, or days since 1970 and phases of year, week and day.
+        What happens to columns of dates. "refuse": they are an error. "expand": they become days since 1970
+        and phases of year, week and day.
     categorical : sequence of str, default=()
-        Columns of tables whose numbers are labels.
+        Columns whose numbers are labels.
     target_transform : "log", "yeo-johnson", "auto" or None, default=None
         What is modelled instead of the target: its logarithm, or Yeo and Johnson's power transform with
-        the power found by maximum likelihood. "auto" tries the logarithm of positive targets with a
-        skewness above 1, from 200 rows on: it is taken if it predicts rows held out better by two standard
-        errors. Predictions are of the target itself: quantiles are mapped back exactly, and means are
-        means of the target.
+        the power of highest likelihood. "auto" tries the logarithm if the target is positive, its skewness
+        is above 1, and there are 200 rows or more; it keeps the logarithm if that predicts rows held out
+        better by two standard errors. Predictions are of the target itself: means are its means, and
+        quantiles are mapped back exactly.
     engine : "local", "ray" or Engine, default="local"
-        **Where it runs.** Where the experts live: in this process, on a Ray cluster (that of RAY_ADDRESS,
-        or one started on this machine), or on an engine of your own, which stays yours to close.
+        **Where it runs.** In this process, on a Ray cluster (that of RAY_ADDRESS, or one started on this
+        machine), or on an engine of your own, which you close yourself.
     device : str, default="cpu"
-        Where tensors live: "cpu", "cuda", …
+        The device of PyTorch that computes: "cpu", "cuda", …
     dtype : {"float64", "float32"}, default="float64"
         The precision of the data.
 
     Attributes
     ----------
     kernel_, noise_ : Kernel, float
-        The hyperparameters found; with batch dimensions where experts differ.
+        The hyperparameters found, with one more dimension where experts have their own.
     experts_ : Ensemble
-        The conditioned experts.
+        The fitted experts.
     n_experts_ : int
         The number of experts.
     aggregation_ : Aggregator
@@ -196,12 +213,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     inducing_, n_inducing_ : ndarray of shape (m, d), int
         The inducing inputs in the units of the data, and their number; None for exact experts.
     cv_results_ : dict
-        With n_experts="cv", the NLPD of each candidate.
+        With n_experts="cv", the NLPD (mean negative log predictive density) of each candidate.
     choice_ : Choice or None
-        The candidates that "auto" measured and two baselines, with RMSE, NLPD, cover and seconds; print
-        it as a table. None where nothing was measured.
+        The candidates that "auto" measured and two baselines, with RMSE, NLPD, the share of rows inside
+        90 % intervals, and seconds; print it as a table. None where nothing was measured.
     settled_ : dict of str to object
-        The parameters that the choice set, by name.
+        The parameters that "auto" chose, by name.
 
     Notes
     -----
@@ -303,7 +320,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         time: ArrayLike | str | None = None,
         groups: ArrayLike | str | None = None,
     ) -> DistributedGPRegressor:
-        """Choose where the choice is left to us; divide the rows over experts, train, combine.
+        """Choose what is left open, divide the rows over experts, train these and combine them.
 
         Parameters
         ----------
@@ -398,11 +415,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         time: str | None = None,
         groups: str | None = None,
     ) -> DistributedGPRegressor:
-        """Fit rows that the engine's workers read by themselves; this process never holds them.
+        """Fit files that the engine's workers read by themselves; this process never holds all rows.
 
-        Each worker has consecutive rows, dealt out to its experts at random. Text becomes one column
-        of 0 and 1 per value. Where the choice is left to us, it is made on a sample of 20,000 rows, in
-        this process; the files are then read twice. A target_transform is learnt from that sample too,
+        Each worker reads consecutive rows, and deals them out to its experts at random. Text becomes one
+        column of 0 and 1 for each value. If distgp has to choose, it does so in this process, on a sample
+        of 20,000 rows; the files are then read twice. A `target_transform` is learnt from that sample too,
         and a linear mean from all rows. `calibrate` holds out a fifth of the sample, or with
         validation="last" as many of the last rows of the files, and the model is fitted to all others.
 
@@ -463,17 +480,16 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     ) -> DistributedGPRegressor:
         """Add rows to the last expert until it is full, and then as new experts; the first call fits.
 
-        One expert is never full where n_experts is 1, while memory suffices. Where n_experts is another
-        number, an expert is full with as many rows as the largest has; where it is "auto", with 1,000
-        rows for exact experts and experts with hyperparameters of their own, with 32 rows per inducing
-        input for sparse ones, and never for nearest ones. So it does not matter whether rows come in one
-        call or in many.
+        With n_experts=1 the expert is never full, as long as memory suffices. With another number, an
+        expert is full when it has as many rows as the largest. With "auto", exact experts and experts with
+        hyperparameters of their own are full at 1,000 rows, other sparse experts at 32 rows per inducing
+        input, and nearest experts never. So it does not matter whether rows come in one call or in many.
 
-        Scaling, transform, hyperparameters and inducing inputs stay; with independent training a new
-        expert that begins with 50 rows or more learns its own, and one of fewer has those of the last.
-        The weights of the aggregator are computed anew. Experts on a cluster are brought into this
-        process first, as by `gather`. Calibration stays that of `fit`, and its guarantee is that of the
-        rows seen there; `choice_` tells how many rows were added to those that it was measured on.
+        Scaling, transform, hyperparameters and inducing inputs stay, and so does the calibration, whose
+        promise is about rows like those of `fit`. With independent training, a new expert that begins with
+        50 rows or more learns hyperparameters of its own; one of fewer rows takes those of the last expert.
+        The weights of the aggregator are computed anew. Experts on a cluster are brought into this process
+        first, as by `gather`. `choice_` says how many rows were added to those that it was measured on.
 
         Parameters
         ----------
@@ -510,12 +526,12 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return self
 
     def drop_experts(self, which: int | Sequence[int]) -> DistributedGPRegressor:
-        """Forget the rows of some experts; the others are combined anew.
+        """Forget the rows of some experts, and combine the others anew.
 
-        With `partial_fit`, which adds the newest rows to the last expert or after it, this makes a window
-        that moves over a stream: ``gp.drop_experts(0)`` forgets the oldest. Give `n_experts` for it, so
-        that an expert is full with as many rows as those of `fit` have. Experts on a cluster are brought
-        into this process first, as by `gather`.
+        Together with `partial_fit`, which adds the newest rows at the end, this makes a window that moves
+        over a stream of rows: ``gp.drop_experts(0)`` forgets the oldest. Give `n_experts` a number for
+        that, so that new experts become as large as those of `fit`. Experts on a cluster are brought into
+        this process first, as by `gather`.
 
         Parameters
         ----------
@@ -537,8 +553,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     def gather(self) -> DistributedGPRegressor:
         """Bring the experts from the workers of a cluster into this process, and let those go.
 
-        With engine="local" they are here already, and there is nothing to do. Rows travel for exact
-        experts, which are made of them, and stay behind for sparse ones.
+        With engine="local" they are here already, and there is nothing to do. Exact experts bring their
+        rows with them; sparse ones leave theirs behind.
         """
         check_is_fitted(self)
         with self._changing():
@@ -561,20 +577,21 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         Parameters
         ----------
         X : array-like or table of shape (N, d)
-            Points. Of a table, columns that the model does not need are ignored; with missing="drop"
-            the predictions of incomplete rows are NaN.
+            Points to predict. Columns of a table that the model does not need are ignored. With
+            missing="drop", predictions of rows with missing values are NaN.
         return_std : bool, default=False
             Whether to return the standard deviation too.
         return_cov : bool, default=False
             Whether to return the covariance between all points too.
         latent : bool, default=False
-            Whether the uncertainty is that of the function f; by default it is that of an
+            Whether the uncertainty is that of the function f, without noise. By default it is that of an
             observation y = f + noise.
         aggregation : str or Aggregator, optional
             Another aggregator of the same experts, without fitting again.
         noise_variance : array-like of shape (N,), optional
-            The noise variance of the observations to be predicted, in the target's units, squared. Where
-            rows had noise variances in fitting, the trained factor applies, and by default their mean.
+            The noise variance of each observation to be predicted, in the target's units, squared. If `fit`
+            was given noise variances, these are multiplied by the factor that it learnt, and by default
+            their mean is used.
 
         Returns
         -------
@@ -617,10 +634,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         groups: ArrayLike | str | None = None,
         aggregation: str | Aggregator | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval that holds an observation with this probability.
+        """Return the central interval that holds an observation with this probability.
 
-        With `calibrate` it reaches as far as errors on rows held out say; else it is that of the
-        predicted normal distribution. A target_transform is mapped back exactly.
+        With `calibrate`, errors on rows held out say how wide it must be. Otherwise it is the interval of
+        the predicted normal distribution. A `target_transform` is mapped back exactly.
 
         Parameters
         ----------
@@ -635,8 +652,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         groups : array-like of shape (N,) or str, optional
             The group of each point, or the name of a column of X, for calibrate="mondrian".
         aggregation : str or Aggregator, optional
-            Another aggregator of the same experts. A calibrated model refuses it, unless `latent`: the
-            calibration is that of its own.
+            Another aggregator of the same experts. A calibrated model refuses it unless `latent`, since it
+            was calibrated with its own aggregator.
 
         Returns
         -------
@@ -671,7 +688,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         groups: ArrayLike | str | None = None,
         aggregation: str | Aggregator | None = None,
     ) -> np.ndarray:
-        """Quantiles of an observation, or of the function f.
+        """Return quantiles of an observation, or of the function f.
 
         Parameters
         ----------
@@ -716,7 +733,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         latent: bool = False,
         aggregation: str | Aggregator | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, standard deviation and interval at once, for the price of one prediction.
+        """Return mean, standard deviation and interval, in the time of one prediction.
 
         Parameters
         ----------
@@ -745,7 +762,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return mean, std, lower, upper
 
     def nlpd(self, X: Inputs, y: ArrayLike, **options: Any) -> float:
-        """The mean negative log predictive density of observed targets. Lower is better.
+        """Return the mean negative log predictive density of observed targets. Lower is better.
 
         Parameters
         ----------
@@ -771,7 +788,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return predicting.nlpd(self.model_, targets[fine], mean[fine], variance[fine])
 
     def score(self, X: Inputs, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R² of the means, of the rows that are predicted: with missing="drop", the complete ones.
+        """Return R² of the predicted means. With missing="drop", incomplete rows do not count.
 
         Parameters
         ----------
@@ -804,10 +821,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     ) -> Importance:
         """Measure how much predictions need each column: the fall of R² when its values are shuffled.
 
-        It is scikit-learn's `permutation_importance`, of the columns of the table, at the price of a few
-        large predictions. Give rows that the model was not fitted to. Of two columns that say the same,
-        either may seem of no use. Where the kernel is a sum whose parts are known (see `decompose`), the
-        share of each part in the variance of the predictions at these rows is told too.
+        This is scikit-learn's `permutation_importance` of the columns of the table, in the time of a few
+        large predictions. Give rows that the model was not fitted to. If two columns say the same, each may
+        seem of no use. If the kernel is a sum whose parts are known (see `decompose`), the result also has
+        the share of each part in the variance of the predictions at these rows.
 
         Parameters
         ----------
@@ -854,7 +871,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     ) -> np.ndarray:
         """Draw from the joint posterior at the rows of X.
 
-        At more than 2,000 points functions are drawn without a covariance between all points, where the
+        More than 2,000 points are drawn without computing the covariance between all points, if the
         aggregator and the kernel allow it.
 
         Parameters
@@ -885,11 +902,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return blanked(predicting.draw(self.model_, points, n_samples, seed, latent), keep)
 
     def decompose(self, X: Inputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """The parts that f is the sum of, one for each part of the kernel, with their uncertainty.
+        """Take the function f apart into one function for each part of the kernel, with their uncertainty.
 
-        Of a sum of kernels, such as "periodic(24) + linear", each makes a function of its own; what the
-        rows say of one depends on the others, so that the variances do not add up. It is known for
-        models of one exact expert and of sparse experts that are pooled.
+        Each kernel of a sum, such as "periodic(24) + linear", describes a function of its own, and f is
+        their sum. What the rows say about one depends on the others, so the variances do not add up to that
+        of f. Only models of one exact expert, and of sparse experts that are pooled, can do this.
 
         Parameters
         ----------
@@ -921,10 +938,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return dict(zip(names, values, strict=True))
 
     def novelty(self, X: Inputs) -> np.ndarray:
-        """Tell how unlike the training rows each row is; above 1, more so than 99 % of those are.
+        """Tell how unlike the training rows each row is: above 1, more so than 99 % of the training rows.
 
-        It is the larger of two ratios to the 99 % quantile of the training rows: of the Mahalanobis
-        distance to their mean, and, where the model holds its rows, of the distance to the nearest.
+        It is a distance, divided by the 99 % quantile of that distance over the training rows: the
+        Mahalanobis distance to their mean, or, if the model holds its rows, the distance to the nearest
+        one, whichever gives more.
 
         Parameters
         ----------
@@ -946,10 +964,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         return blanked(novelty(model.inputs, model.targets[0].ensemble, inputs), keep)
 
     def to_torch(self, latent: bool = False) -> torch.nn.Module:
-        """A module of plain PyTorch that predicts as this model does, for use without distgp.
+        """Make a module of plain PyTorch that predicts as this model does, without distgp.
 
-        For models whose sparse experts are pooled. Called with inputs (N, d) as numbers, in the units of
-        the data, it returns means and standard deviations.
+        The model must be of sparse experts that are pooled. The module takes inputs (N, d) as numbers, in
+        the units of the data, and returns means and standard deviations.
 
         Parameters
         ----------

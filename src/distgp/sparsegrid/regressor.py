@@ -104,7 +104,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
     >>> import numpy as np
     >>> import distgp
     >>> X = np.random.default_rng(0).uniform(size=(500, 2))
-    >>> gp = distgp.SparseGridGP(level=4).fit(X, np.sin(6 * X[:, 0]) * X[:, 1])
+    >>> y = np.sin(6 * X[:, 0]) * X[:, 1]
+    >>> gp = distgp.SparseGridGP(level=4).fit(X, y)
     >>> bool(abs(gp.predict([[0.5, 0.5]])[0] - 0.5 * np.sin(3)) < 0.01)
     True
     """
@@ -239,6 +240,12 @@ class SparseGridGP(RegressorMixin, ModelMixin):
             Where `return_std`.
         covariance : ndarray of shape (N, N) or (N, N, targets)
             Where `return_cov`.
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> mean, std = gp.predict([[0.5, 0.5]], return_std=True)
         """
         points, model = self._new_inputs(X), self.model_
         if return_std and return_cov:
@@ -323,6 +330,13 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         Returns
         -------
         float
+
+        Examples
+        --------
+        With `gp`, `X` and `y` of the class's example:
+
+        >>> bool(gp.score(X, y) > 0.99)
+        True
         """
         return r2_of(self.predict(X), y, sample_weight)
 

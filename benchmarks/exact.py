@@ -172,20 +172,18 @@ def page(folder: Path, path: Path) -> None:
     """Write the default beside the reference into the page, one line a table."""
     rows = [row for row in read_csv(folder / "exact-cuda.csv") if row.get("split")]
     nlpd = {(r["table"], r["split"], r["method"]): float(r["nlpd"]) for r in rows if r["nlpd"]}
-    head = "| table | rows, columns | NLPD | seconds | NLPD less the reference's |"
-    lines = [head, "| --- " * 5 + "|"]
+    head = "| table | NLPD | seconds | NLPD less the reference's |"
+    lines = [head, "| --- " * 4 + "|"]
     for row in rows:
         if (row["split"], row["method"]) == ("0", "default"):
-            name, size = row["table"], f"{int(row['n']):,}, {row['d']}"
+            name = row["table"]
             less = [
                 f"{round(value - nlpd[name, split, 'reference'], 3) + 0.0:+.3f}"
                 for (table, split, method), value in nlpd.items()
                 if (table, method) == (name, "default")
             ]
             first = f"{nlpd[name, '0', 'default']:.3f}"
-            lines.append(
-                f"| {name} | {size} | {first} | {float(row['fit']):.0f} | {', '.join(less)} |"
-            )
+            lines.append(f"| {name} | {first} | {float(row['fit']):.0f} | {', '.join(less)} |")
     table_in_page(path, "exact", [measured_with(rows), "", *lines])
 
 

@@ -62,7 +62,7 @@ def measured(
 def page() -> None:
     """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
-    head = ["", "way taken", *(f"{c:.0%}: normal → conformal" for c in COVERAGES)]
+    head = ["", *(f"{c:.0%}: normal → conformal" for c in COVERAGES)]
     lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
     for row in rows:
         pairs = [
@@ -70,7 +70,7 @@ def page() -> None:
             for c in COVERAGES
         ]
         split = f"{row['task']}, {row['split']}"
-        lines.append("| " + " | ".join([split, row["chosen"], *pairs]) + " |")
+        lines.append("| " + " | ".join([split, *pairs]) + " |")
     worst = {
         (kind, split): max(
             abs(float(r[f"{kind}_{c}"]) - c) for r in rows if r["split"] == split for c in COVERAGES

@@ -118,7 +118,7 @@ def test_weights_are_shown_and_large_ones_reported():
     assert combined.weight_norm == pytest.approx(float(combined.weights.abs().sum()))
     assert combined.central is not None and combined.central.shape[1] == 2
     crowded, _ = build("exact", 40, n=400, noise=0.25)
-    with pytest.warns(WeightsWarning, match="not to be trusted"):
+    with pytest.warns(WeightsWarning, match="an error of one expert can grow"):
         OptPrinted().combine(crowded)
 
 

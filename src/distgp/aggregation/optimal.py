@@ -51,17 +51,17 @@ nearly the same functions, and do little harm: measured RMSE within 2 % of the f
 
 
 class WeightsWarning(UserWarning):
-    """The weights of an aggregator are so large that its prediction is not to be trusted."""
+    """The weights of an aggregator are so large that errors of single experts may spoil its prediction."""
 
 
 def warn_of_large_weights(name: str, weights: Tensor, limit: float) -> None:
-    """Warn when Σ|β| says that the weights are not to be trusted."""
+    """Warn when Σ|β| says that large weights amplify the errors of single experts."""
     norm = float(weights.abs().sum())
     if not norm <= limit:
         warn_user(
             f"the weights of {name} add up to {float(weights.sum()):.3g} but their absolute values "
-            f"to {norm:.3g}: errors of single experts are amplified that much and the prediction is "
-            "not to be trusted; use a ridge, fewer experts, or two-level",
+            f"to {norm:.3g}: large weights of either sign cancel, so an error of one expert can grow up to "
+            "that much, and the prediction can be far off; use a ridge, fewer experts, or two-level",
             WeightsWarning,
         )
 

@@ -39,7 +39,7 @@ EXPERTS_AT_ONCE = 32
 
 
 class CentralWarning(UserWarning):
-    """The central inputs are too few for the central variance to be trusted."""
+    """The central inputs are so few that standard deviations computed from them may be far off."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,9 +358,9 @@ class Central(BasisRule):
         """Build the rule, with a warning where the central inputs leave out too much."""
         if residual > LARGEST_RESIDUAL:
             warn_user(
-                f"the central inputs leave {residual:.2g} noise variances of each row "
-                "unexplained, so the central variance is not to be trusted: raise n_central, or use "
-                "variance='nested'",
+                f"the central inputs leave {residual:.2g} noise variances of each row unexplained: they are "
+                "too few to follow the function, and standard deviations may be far off, though not "
+                "means; raise n_central, or use variance='nested'",
                 CentralWarning,
             )
         return Central(basis, LB, residual)

@@ -18,7 +18,7 @@ import torch
 from _measure import write_csv
 
 import distgp
-from distgp.cli.commands import make_data
+from distgp.cli.demonstration import make_data
 from distgp.data import Shard, place, placed
 from distgp.engines import Engine, LocalEngine, Placement
 from distgp.engines.ray import RayEngine

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import distgp
+from distgp.cli import demonstration
 from distgp.cli.commands import _about_fit
 from distgp.cli.terminal import print_figures
 from distgp.selection.trials import Choice, Trial
@@ -422,13 +423,36 @@ def test_info(run, folder):
 
 
 def test_demo(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("distgp.cli.commands.N_EXPERTS", 4)
-    monkeypatch.setattr("distgp.cli.commands.N_TEST", 100)
+    monkeypatch.setattr(demonstration, "N_EXPERTS", 4)
+    monkeypatch.setattr(demonstration, "N_TEST", 100)
     picture = tmp_path / "demo.png"
     done = run("demo", "-o", picture, "--rows", "300")
     assert picture.read_bytes()[:4] == b"\x89PNG" and f"picture: {picture}" in done.stdout
     assert all(name in done.stdout for name in (*distgp.AGGREGATORS, "full exact GP"))
     assert "fitting 300 rows with 4 sparse experts" in done.stderr
+    gain, _, comparison = done.stdout.partition("\n\n")
+    assert gain.startswith("distgp fitted 300 rows in ") and gain.endswith("gives no intervals.")
+    assert comparison.startswith("The model is made of 4 experts") and "W2 to full" in comparison
+
+
+def test_the_demonstration_measures_what_a_user_gains(monkeypatch):
+    """Errors are those from the true surface, and intervals hold observations."""
+    monkeypatch.setattr(demonstration, "N_TEST", 1_000)
+    X, y = demonstration.make_data(400, seed=0)
+    model = distgp.DistributedGPRegressor("exact", kernel="rbf", n_iter=30).fit(X, y)
+    gain = demonstration.gain_of(model, X, y, seconds=1.5)
+    assert (gain.rows, gain.places, gain.seconds) == (400, 1_000, 1.5) and gain.boosting_seconds > 0
+    new, _ = demonstration.make_data(1_000, seed=1)
+    off = model.predict(new) - demonstration.truth(new)
+    assert (
+        gain.error == pytest.approx(np.sqrt(np.mean(off**2))) and gain.error < gain.boosting_error
+    )
+    assert 0.86 < gain.inside < 0.94
+    told = " ".join(str(gain).split())
+    assert (
+        f"{gain.error:.2g} away from the true surface" in told
+        and f"{100 * gain.inside:.1f} %" in told
+    )
 
 
 def test_help_and_version_are_there(run):

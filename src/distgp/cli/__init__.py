@@ -18,7 +18,7 @@ COMMANDS = {
     "compare": "Fit experts once and compare aggregators, the full GP and baselines on held-out rows.",
     "info": "Describe a model file: experts, kernel in the data's units, training, relevance of columns.",
     "serve": "Answer predictions over HTTP: POST /predict with JSON or Arrow, GET /info, GET /health.",
-    "demo": "Fit 120,000 rows with distributed experts, compare all aggregators, draw a picture.",
+    "demo": "Fit 120,000 rows, compare with boosting, compare all aggregators, draw a picture.",
     "version": "Print the version.",
 }
 """What each command does, in the order in which they are listed."""

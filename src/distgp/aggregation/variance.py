@@ -358,9 +358,9 @@ class Central(BasisRule):
         """Build the rule, with a warning where the central inputs leave out too much."""
         if residual > LARGEST_RESIDUAL:
             warn_user(
-                f"the central inputs leave {residual:.2g} noise variances of each row unexplained: they are "
-                "too few to follow the function, and standard deviations may be far off, though not "
-                "means; raise n_central, or use variance='nested'",
+                "the central inputs are too few to follow the function: what they leave out of each row is "
+                f"{residual:.2g} times the noise variance, so standard deviations may be far off, though "
+                "not means; raise n_central, or use variance='nested'",
                 CentralWarning,
             )
         return Central(basis, LB, residual)

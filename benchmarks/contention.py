@@ -65,15 +65,12 @@ def measure() -> None:
 
 
 def page() -> None:
-    title = f"| threads wait | alone, s | beside {PROCESSES} busy processes, s |"
     found = read_csv(RESULTS)
-    rows = (
-        f"| {row['wait']} | {float(row['alone_s']):.1f} | {float(row['beside_s']):.1f} |"
+    lines = [
+        f"- {row['wait']}: {float(row['alone_s']):.1f} s, {float(row['beside_s']):.1f} s"
         for row in found
-    )
-    table_in_page(
-        PAGE, "contention", [measured_with(found), "", title, "| --- | --- | --- |", *rows]
-    )
+    ]
+    table_in_page(PAGE, "contention", [measured_with(found), "", *lines])
 
 
 if __name__ == "__main__":

@@ -227,9 +227,11 @@ def nlpd(row: dict[str, str]) -> float:
 def page() -> None:
     """Write the tables into the page, between its marks."""
     rows = read_csv(RESULTS)
-    table_in_page(PAGE, "nlpd", [*matrix(rows, "nlpd", True), "", wins(rows)])
+    table_in_page(PAGE, "nlpd", [*matrix(rows, "nlpd", True, ("mean",)), "", wins(rows)])
     table_in_page(
-        PAGE, "rmse", [*matrix(rows, "rmse", True, ("boosting 2",)), "", measured_default(rows)]
+        PAGE,
+        "rmse",
+        [*matrix(rows, "rmse", True, ("boosting 2", "mean")), "", measured_default(rows)],
     )
     table_in_page(
         PAGE,

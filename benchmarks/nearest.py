@@ -332,8 +332,9 @@ def trained_table(rows: list[dict[str, str]]) -> list[str]:
     models, names = ("nearest", "sparse default"), ("error", "seconds")
     cells = {(r["model"], (r["n"], r["d"], r["lengthscale"])): r for r in rows}
     lines = []
+    most = max(int(r["n"]) for r in rows)
     for (model, key), r in cells.items():
-        if model == "nearest":
+        if model == "nearest" and int(r["n"]) == most:
             length = float(r["lengthscale"])
             problem = f"d = {r['d']}, ℓ = {length:g}" if length else "Friedman's"
             both = [number(cells[m, key][name]) for name in names for m in models]

@@ -89,18 +89,14 @@ def measured(rows: int, engine: str) -> dict[str, object]:
 
 
 def page() -> None:
-    rows = read_csv(RESULTS)
-    lines = [
-        measured_with(rows),
-        "",
-        "| rows | files, GiB | engine | read | standardise | train | condition | in all, s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows, lines = read_csv(RESULTS), []
     for row in rows:
-        cells = " | ".join(f"{float(row[name]):.1f}" for name in (*STEPS, "all"))
+        steps = ", ".join(f"{name} {float(row[name]):.1f} s" for name in STEPS)
+        size = f"{int(row['rows']):,} rows ({float(row['gib']):.2f} GiB)"
         lines.append(
-            f"| {int(row['rows']):,} | {float(row['gib']):.2f} | {row['engine']} | {cells} |"
+            f"- {size}, engine {row['engine']}: {steps}; in all {float(row['all']):.1f} s."
         )
+    lines += ["", measured_with(rows)]
     table_in_page(PAGE, "parquet", lines)
 
 

@@ -123,12 +123,12 @@ def page() -> None:
     """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
     lines = [measured_with(rows), ""]
-    lines += ["| | clients | p50, ms | p99, ms | requests a second | `predict`, ms |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    lines += ["| | clients | p50, ms | p99, ms | requests a second |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
     for row in rows:
         count = int(row["rows"])
         name = f"{row['format']}, {count:,} row{'s' if count > 1 else ''}"
-        values = (row[k] for k in ("p50_ms", "p99_ms", "requests_per_s", "predict_p50_ms"))
+        values = (row[k] for k in ("p50_ms", "p99_ms", "requests_per_s"))
         cells = " | ".join(shown(float(value)) for value in values)
         lines.append(f"| {name} | {row['clients']} | {cells} |")
     table_in_page(PAGE, "table", lines)

@@ -54,9 +54,17 @@ def test_the_picture_shows_every_table_with_many_rows():
     shown = [label.get_text().split("\n")[0] for label in right.get_xticklabels()]
     many = {row["table"] for row in rows_of("uci-cuda.csv") if int(row["n"]) > 10_000}
     assert set(shown) == many and len(shown) == len(many) == len(right.containers[0])
+    labels = [label.get_text().split("\n")[1:] for label in right.get_xticklabels()]
+    assert all(rows.endswith(" rows") and float(s.removesuffix(" s")) > 1 for rows, s in labels)
     heights = {patch.get_height() for bars in right.containers for patch in bars}
     first = uci.on_first_split(rows_of("uci-cuda.csv"))
     assert {float(r["rmse"]) for r in first if r["table"] == "pol"} - heights == set()
+    (bike,) = (r for r in first if (r["table"], r["model"]) == ("bike", "default"))
+    said = {text.get_text() for text in right.texts} - {""}
+    assert said == {f"{float(bike['rmse']):.1g}"}, "one bar is too small to be seen"
+    seconds = [float(r["fit"]) for r in first if r["model"] == "boosting" and r["table"] in many]
+    assert "takes about one second" in README.read_text()
+    assert {f"{one:.0f}" for one in seconds} == {"1"}
     plt.close(figure)
 
 

@@ -56,6 +56,17 @@ def test_nothing_is_left_out_silently():
         )
 
 
+def test_the_home_page_has_the_first_example_of_the_readme():
+    """Code and output are the same, letter by letter."""
+    (first, *_), (own,) = (
+        re.findall(
+            r"^```python\n.*?^```\n\n```text\n.*?^```$", path.read_text(), re.DOTALL | re.MULTILINE
+        )
+        for path in (ROOT / "README.md", ROOT / "docs" / "index.md")
+    )
+    assert own == first
+
+
 def pages_to_run():
     for path in PAGES:  # test_api_pages.py runs those of the API
         if named(path) not in RAY and path.parent.name != "api":

@@ -117,15 +117,19 @@ def test_rows_left_out_must_not_clearly_lose_more_than_others_gain(lost, spread,
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])
-def test_noise_that_is_next_to_none_is_raised_where_rows_held_out_allow(noise, monkeypatch):
-    told, score = [], refinement.score
-    monkeypatch.setattr(refinement, "score", lambda *given: told.append(given) or score(*given))
+def test_noise_that_is_next_to_none_is_raised_where_rows_held_out_allow(noise):
+    told = []
     rng = np.random.default_rng(0)
     X = torch.tensor(rng.uniform(size=(300, 1)))
     y = torch.sin(5 * X[:, 0]) + torch.tensor(noise * rng.normal(size=300))
     shards = placed([Shard.of(X, y)])
     theta = Parameters.of(1.0 * Matern52([0.5]), 1e-8)
-    found = refinement.with_noise_allowed(theta, shards, 0)
+
+    def scored(theta):
+        told.append(theta)
+        return refinement.score(theta, shards, 0)
+
+    found = refinement.with_noise_allowed(theta, shards, scored)
     if noise:
         assert 0.003 < float(found.noise) < 0.03
     else:
@@ -133,7 +137,7 @@ def test_noise_that_is_next_to_none_is_raised_where_rows_held_out_allow(noise, m
             "it is over with the first level that is clearly worse"
         )
     enough = dataclasses.replace(theta, noise=torch.full_like(theta.noise, 1e-3))
-    assert refinement.with_noise_allowed(enough, shards, 0) is enough
+    assert refinement.with_noise_allowed(enough, shards, scored) is enough
 
 
 def test_copies_of_rows_do_not_say_that_there_is_no_noise(few_are_refined):
@@ -476,26 +480,20 @@ def test_blocks_of_rows_say_which_of_two_starts_goes_on(few_are_refined, monkeyp
     assert trained[2] is (far if chosen == "far" else near)
 
 
-def test_training_goes_on_with_the_curvature_of_the_start_that_won(few_are_refined, monkeypatch):
-    told, learnt = [], []
-    train = learning.train
-
-    def noted(algorithm, expert, theta, shards, **options):
-        known = options["curvature"]
-        told.append((known.knows(known._matrix.shape[0] or 4), known._matrix.copy()))
-        found = train(algorithm, expert, theta, shards, **options)
-        learnt.append((found.objective, known._matrix.copy()))
-        return found
-
-    monkeypatch.setattr(learning, "train", noted)
+def weak(n):
+    """Rows that say little: a small signal in two of five columns."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(size=(200, 2))
-    y = np.sin(20 * X[:, 0]) + 0.1 * rng.normal(size=200)
-    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
-    assert [known for known, _ in told] == [False, False, True, True]
-    better = min(learnt[:2], key=lambda one: one[0])[1]
-    close(told[2][1], better)
-    close(told[3][1], learnt[2][1])
+    X = rng.normal(size=(n, 5))
+    return X, 0.3 * np.sin(X[:, 0]) + 0.2 * X[:, 1] + rng.normal(size=n)
+
+
+@pytest.mark.parametrize("first_rows", [None, 300])
+def test_training_ends_at_the_optimum_where_noise_is_large(monkeypatch, first_rows):
+    monkeypatch.setattr(ExactExpert, "first_rows", first_rows)
+    X, y = weak(1_200)
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    long = DistributedGPRegressor(expert="exact", n_experts=1, training=Fact(n_iter=300)).fit(X, y)
+    assert gp.training_.objective < long.training_.objective + 0.5
 
 
 def test_curvature_is_that_of_as_many_rows_as_are_looked_at(few_are_refined, monkeypatch):
@@ -583,6 +581,18 @@ def test_lengthscales_that_a_part_of_the_rows_has_lost_come_back_if_they_matter(
     end = found.parameters.kernel.parameters()["kernel.lengthscale"]
     assert (float(end[1]) < 20.0 * longest) == comes_back
     assert found.objective < min(before)
+
+
+def test_lengthscales_that_have_not_left_the_kernel_stay_where_they_are():
+    shards = placed_rows(2_000, 0.0)
+    start = Parameters.of(1.0 * Matern52([1.4, 1.4]), 0.9)
+    near, far = (Parameters.of(0.1 * Matern52([2.0, length]), 0.9) for length in (4.0, 1e3))
+    lengths = [
+        refinement.within_reach(one, start, shards).kernel.parameters()["kernel.lengthscale"]
+        for one in (near, far)
+    ]
+    assert lengths[0].tolist() == [2.0, 4.0]
+    assert lengths[1].tolist() == [2.0, 1.4], "so few rows would feel it below where it started"
 
 
 def test_more_rows_find_what_columns_say_that_fewer_rows_have_lost():

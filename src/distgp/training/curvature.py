@@ -24,10 +24,6 @@ class Curvature:
         """Whether steps of vectors of this size have been seen."""
         return len(self._matrix) == size
 
-    def follow(self, other: Curvature) -> None:
-        """Know what another has learnt, instead of what was known."""
-        self._matrix = other._matrix.copy()
-
     def scale(self, factor: float) -> None:
         """Multiply the curvature, for an objective of so many times more rows."""
         self._matrix = factor * self._matrix

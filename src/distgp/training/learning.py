@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from distgp._util.progress import doing, telling
 from distgp.data import shard as sample
@@ -17,6 +18,8 @@ from distgp.training.fact import Fact
 from distgp.training.objective import Prior, objective_value
 from distgp.training.refinement import (
     ERRORS,
+    FEW_HELD_OUT,
+    HELD_OUT,
     Bounds,
     Limits,
     Score,
@@ -81,11 +84,13 @@ class Learning:
         shards.map(_check_room, expert)
         limits = Limits.of(self.bounds, self.uncapped, self.algorithm.least_noise, shards)
         result = joined(self._learnt(expert, shards, limits))
-        ours = "noise" in limits.free and "noise" not in self.fixed
+        ours = "noise" in limits.free and "noise" not in {*self.fixed, *(self.priors or ())}
         if not (self.refine and ours and expert.holds_rows and self.algorithm.agrees):
             return result
         doing("measuring how much noise rows held out allow")
-        theta = with_noise_allowed(result.parameters, shards, self.seed)
+        with telling("theta", lambda _: result.parameters):
+            scored = partial(self._scored, expert, shards, most=FEW_HELD_OUT)
+            theta = with_noise_allowed(result.parameters, shards, scored)
         return replace(result, parameters=theta)
 
     def _learnt(
@@ -173,18 +178,14 @@ class Learning:
                 points = [replace(p, inducing=Z) for p, Z in zip(points, inducing, strict=True)]
             share = _share_of_rounds(algorithm, i, len(stages))
             if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
-                first, learnt_by = share.with_rounds(FIRST_ROUNDS), (Curvature(), Curvature())
-                far, near = (
-                    replace(self, curvature=known)._train(first, expert, p, rows, bounds, stage)
-                    for p, known in zip(points, learnt_by, strict=True)
-                )
+                # What the way to the optimum has shown of the curvature is not that around it.
+                early, racer = share.with_rounds(FIRST_ROUNDS), replace(self, curvature=None)
+                far, near = (racer._train(early, expert, p, rows, bounds, stage) for p in points)
                 ends = [far.objective, near.objective]
                 if more is not None:
                     ends = [self._objective(expert, one.parameters, more) for one in (far, near)]
                 better = math.isfinite(ends[0]) and not ends[1] <= ends[0] + DECISIVE
                 results.append(far if better else near)
-                if self.curvature is not None:
-                    self.curvature.follow(learnt_by[0 if better else 1])
                 share = share.with_rounds(share.n_iter - FIRST_ROUNDS)
                 points = [results[-1].parameters]
             found = self._train(share, expert, points[-1], rows, bounds, stage, tolerance)
@@ -294,7 +295,7 @@ class Learning:
         results, last, more = [], self.algorithm, True
         n, known, looked_at = int(sample.sizes(shards).sum()), Curvature(), 1.0
         doing("measuring what was learnt on rows held out")
-        best = self._scored(expert, theta, shards)
+        best = self._scored(expert, shards, theta)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             left = change.lifts == "cap" and not lift_cap
@@ -305,7 +306,7 @@ class Learning:
             looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
             learner = replace(self, curvature=known)
             found = learner._train(again, expert, start, shards, wider.now, tolerance=tolerance)
-            new = self._scored(expert, found.parameters, shards)
+            new = self._scored(expert, shards, found.parameters)
             clearly = new.beats(best, ERRORS)
             more = more if change.lifts else clearly
             if clearly or (not change.lifts and new.beats(best, 0.0)):
@@ -313,12 +314,14 @@ class Learning:
                 theta = found.parameters
         return results, limits
 
-    def _scored(self, expert: Expert, theta: Parameters, shards: Placement[Shard]) -> Score:
-        """Score θ by rows held out; for one large exact expert also by rows of a part, left out in turn."""
-        found, share = score(theta, shards, self.seed), 2.0 * _share_of_first(expert, shards)
-        if sum(sample.counts(shards)) > 1 or share >= 1.0:
+    def _scored(
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, most: int = HELD_OUT
+    ) -> Score:
+        """Score θ by rows held out; for one exact expert also by rows of a part, left out in turn."""
+        found, share = score(theta, shards, self.seed, most), 2.0 * _share_of_first(expert, shards)
+        if sum(sample.counts(shards)) > 1:
             return found
-        part = sample.sampled(shards, share, self.seed)
+        part = shards if share >= 1.0 else sample.sampled(shards, share, self.seed)
         return found._replace(left_out=part.on_first(left_out_densities, expert, theta))
 
     def _without_bounds(

@@ -9,7 +9,7 @@ are predicted better, each from the nearest of all other rows or, by one exact e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -29,8 +29,9 @@ from distgp.training.rounds import Tensors
 
 Bounds: TypeAlias = dict[str, tuple[float, float]]
 """Lowest and highest values of parameters, by name or full path."""
-HELD_OUT = 2048
-"""Rows that are predicted from their nearest others, to tell which of two θ is better."""
+HELD_OUT, FEW_HELD_OUT = 2048, 512
+"""Rows that are predicted from their nearest others, to tell which of two θ is better, and where many are
+compared."""
 GIVEN = 128
 """Nearest rows that each of them is predicted from."""
 ERRORS = 2.0
@@ -125,14 +126,16 @@ def _error(values: Tensor) -> float:
     return float(values.std()) / math.sqrt(len(values))
 
 
-def score(theta: Parameters, shards: Placement[Shard], seed: int) -> Score:
-    """Score θ by rows that are predicted from their nearest others."""
-    rows, found = from_nearest_others(theta, shards, seed)
+def score(theta: Parameters, shards: Placement[Shard], seed: int, most: int = HELD_OUT) -> Score:
+    """Score θ by so many rows, at most, that are predicted from their nearest others."""
+    rows, found = from_nearest_others(theta, shards, seed, most)
     return Score(found.log_density(rows.y))
 
 
-def with_noise_allowed(theta: Parameters, shards: Placement[Shard], seed: int) -> Parameters:
-    """Raise noise that is next to none to where rows held out are predicted best.
+def with_noise_allowed(
+    theta: Parameters, shards: Placement[Shard], scored: Callable[[Parameters], Score]
+) -> Parameters:
+    """Raise noise that is next to none to where rows held out are clearly predicted better.
 
     Rows with the same inputs are mostly one row, written twice. To the likelihood they say that there is
     no noise at all; but a row to predict may be like another in its inputs and not in its target. The
@@ -142,23 +145,23 @@ def with_noise_allowed(theta: Parameters, shards: Placement[Shard], seed: int) -
     if not float(theta.noise) < LITTLE_NOISE * variance:
         return theta
     level, best = float(theta.noise), theta
-    first = least = score(theta, shards, seed)
+    first = least = scored(theta)
     while (level := NOISE_STEP * level) <= MOST_NOISE * variance:
         more = replace(theta, noise=torch.full_like(theta.noise, level))
-        found = score(more, shards, seed)
+        found = scored(more)
         if first.beats(found, ERRORS):
             break
         if found.beats(least, 0.0):
             least, best = found, more
-    return best
+    return best if least.beats(first, ERRORS) else theta
 
 
 def from_nearest_others(
-    theta: Parameters, shards: Placement[Shard], seed: int
+    theta: Parameters, shards: Placement[Shard], seed: int, most: int = HELD_OUT
 ) -> tuple[Shard, Prediction]:
     """Draw rows, and predict them from their nearest others, those with the same inputs left out."""
     theta = widened(replace(theta, inducing=None))
-    targets = sample.drawn(shards, HELD_OUT, seed + 2).to(dtype=torch.float64)
+    targets = sample.drawn(shards, most, seed + 2).to(dtype=torch.float64)
     sets = _nearest_of_all(shards.map(_nearest_others, theta, targets.X))
     same = (targets.X[:, None, :] == sets.X).all(-1)
     sets = sets._replace(real=sets.real & ~same)
@@ -211,13 +214,19 @@ def within_reach(theta: Parameters, start: Parameters, shards: Placement[Shard])
     """Shorten lengthscales that have left the kernel to where more rows can still bring them back.
 
     With the signal variance s a column at a lengthscale ℓ, both in its spread, adds a slope of variance
-    s/ℓ² to f. Over n rows that is sn/ℓ², which is `FELT` times the noise σ² where they are left: from there
-    a column that matters has a gradient to follow, and one that does not is soon away again.
+    s/ℓ² to f. Over n rows that is sn/ℓ², which is `FELT` times the noise σ² where they are left, but no
+    nearer than they started: from there a column that matters has a gradient to follow, and one that does
+    not is soon away again.
     """
     values, first = theta.kernel.parameters(), start.kernel.parameters()
     lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
-    longest = math.sqrt(sum(shards.map(_signal, theta)) / (FELT * float(theta.noise)))
-    near = {name: torch.minimum(value, longest * first[name]) for name, value in lengths.items()}
+    felt = math.sqrt(sum(shards.map(_signal, theta)) / (FELT * float(theta.noise)))
+    near = {
+        name: torch.where(
+            value > LOST * first[name], value.clamp_max(max(1.0, felt) * first[name]), value
+        )
+        for name, value in lengths.items()
+    }
     return replace(theta, kernel=theta.kernel.with_parameters(near))
 
 

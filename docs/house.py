@@ -4,7 +4,8 @@
     python docs/house.py --print    prints it
 
 A room is a module or a package that the layers in pyproject.toml name. It stands on the rooms that it
-imports; of two of these, one that the other stands on is left out. Rooms are sorted by floor: the longest way down.
+imports; of two of these, one that the other stands on is left out. Rooms are sorted by floor: the longest
+way down.
 """
 
 from __future__ import annotations

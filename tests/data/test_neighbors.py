@@ -94,6 +94,15 @@ def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):
     assert scan.Scan.of(X).nearest(X[:10], torch.full((10,), limit), 7) is None
 
 
+@pytest.mark.parametrize(("n", "d", "k"), [(1000, 20, 128), (2000, 100, 30)])
+def test_a_scan_of_wide_tables_does_not_give_up(monkeypatch, n, d, k):
+    monkeypatch.setattr(Neighbors, "_block_search", None)
+    X = inputs(n, d)
+    square, _ = Neighbors(X).nearest(X, k)
+    wanted, _ = naive(X, X, torch.full((n,), n), k)
+    close(square, wanted)
+
+
 def test_a_scan_of_few_rows_is_preferred_to_a_tree(monkeypatch):
     X = inputs(1200, 3)
     for name in ("_tree_search", "_block_search"):

@@ -141,7 +141,7 @@ class Neighbors(Search):
             found = scan.nearest(part, limit, kept)
             return self._block_search(part, limit, kept) if found is None else found
 
-        entries = 2 * BLOCK["cpu"]  # of half the width
+        entries = min(2 * BLOCK["cpu"], len(self) * scan.queries_at_once(kept))  # of half the width
         with blas_threads(1):
             return self._by_blocks(search, queries, before, k, entries)
 

@@ -50,6 +50,10 @@ class Scan:
         table = torch.cat([-2.0 * rows, norm], -1).to(dtype)
         return Scan(centre, rows, table.mT.contiguous())
 
+    def queries_at_once(self, k: int) -> int:
+        """Return the number of queries at a time for which looking again at 2k rows each is not too much."""
+        return max(1, MOST_AGAIN // (2 * k * max(1, self.rows.shape[1])))
+
     def nearest(self, queries: Tensor, limit: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
         """Find the k nearest of the first limit[i] rows to every query i, k at most all rows.
 

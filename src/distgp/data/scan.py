@@ -51,7 +51,7 @@ class Scan:
         return Scan(centre, rows, table.mT.contiguous())
 
     def queries_at_once(self, k: int) -> int:
-        """Return the number of queries at a time for which looking again at 2k rows each is not too much."""
+        """The number of queries for which it is not too much to look again at 2k rows each."""
         return max(1, MOST_AGAIN // (2 * k * max(1, self.rows.shape[1])))
 
     def nearest(self, queries: Tensor, limit: Tensor, k: int) -> tuple[Tensor, Tensor] | None:

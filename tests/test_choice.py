@@ -13,7 +13,6 @@ import torch
 import distgp
 from distgp import DistributedGPRegressor, selection
 from distgp.data.rows import Rows, Schema, learnt
-from distgp.experts import Parameters
 from distgp.pipeline import place, starting_point
 from distgp.plan import resolve
 from distgp.selection import (
@@ -513,26 +512,77 @@ def test_training_starts_where_the_trial_of_the_best_ended(n, few_are_many, monk
     assert alone or len(gp.training_.history) < len(plain.training_.history)
 
 
-def test_a_trial_that_is_worse_than_a_baseline_is_tried_again(few_are_many, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "first", "then"),
+    [
+        ("nearest rows", QUICK.n_iter, SLOWER.n_iter),
+        ("sparse, pooled", 30, 90),
+        ("independent experts, opt-local", 40, 120),
+    ],
+)
+def test_a_trial_that_is_worse_than_a_baseline_is_tried_again(
+    name, first, then, few_are_many, monkeypatch
+):
     X, y = smooth(320)
-    seen, learn = [], Learning.on
+    seen, learn = set(), Learning.on
 
     def spoilt(learning, expert, shards):
-        algorithm = learning.algorithm
-        seen.append(algorithm)
-        if algorithm == QUICK:  # the first trial of nearest rows ends in a bad place
-            found, theta = learn(learning, expert, shards), learning.start
-            low = {"variance": 1e-3 * theta.kernel.parameters()["variance"]}
-            bad = Parameters(theta.kernel.with_parameters(low), 1e-3 * theta.noise)
-            return replace(found, parameters=bad)
-        return learn(learning, expert, shards)
+        rounds, found = learning.algorithm.n_iter, learn(learning, expert, shards)
+        seen.add((rounds, learning.seed))
+        if rounds != first:
+            return found
+        theta = found.parameters  # the first trial ends in a bad place
+        low = {"variance": 1e-3 * theta.kernel.parameters()["variance"]}
+        bad = replace(theta, kernel=theta.kernel.with_parameters(low), noise=1e-3 * theta.noise)
+        return replace(found, parameters=bad, stopped="iterations")
 
     monkeypatch.setattr(Learning, "on", spoilt)
     gp = DistributedGPRegressor(time_limit=1e-6, random_state=0).fit(X, y)
-    assert QUICK in seen and SLOWER in seen
-    nearest = next(trial for trial in gp.choice_.trials if trial.name == "nearest rows")
-    ridge = next(trial for trial in gp.choice_.trials if trial.name == "ridge regression")
-    assert nearest.nlpd < ridge.nlpd
+    assert {(first, 0), (then, 1)} <= seen
+    others = {(rounds, 1) for rounds in (90, 120, SLOWER.n_iter)} - {(then, 1)}
+    assert not others & seen, "those that are better than the baselines are tried once"
+    nlpd = {trial.name: trial.nlpd for trial in gp.choice_.trials}
+    assert nlpd[name] < nlpd["ridge regression"]
+
+
+def test_a_second_trial_is_made_where_it_may_end_elsewhere():
+    candidate = next(way for way in ways_to_fit(5_000) if way.name == "sparse, pooled")
+    trial = Trial("one", 1.0, 1.0, 0.9, 0.1)
+    short = candidates.Tried(candidate, trial, (), out_of_rounds=True)
+    second = short.second(None)
+    assert second is not None and second.trial == {"n_inducing": 256, "n_iter": 90}
+    assert short.second(31) == second and short.second(30) is None, "no more rounds were asked for"
+    assert short._replace(candidate=second).second(None) is None, "there is no third"
+    assert short._replace(out_of_rounds=False).second(None) is None
+    assert short._replace(trial=replace(trial, rows=80)).second(None) is None
+    nearest = short._replace(candidate=ways_to_fit(5_000)[0], out_of_rounds=False).second(5)
+    assert nearest is not None and nearest.trial["training"] == SLOWER
+
+
+@pytest.mark.parametrize(
+    ("given", "again"),
+    [
+        ({"expert": "sparse"}, {"n_iter": 180}),
+        ({"expert": "exact", "kernel": "auto"}, {"n_iter": 180}),
+        ({"expert": "nearest"}, {"training": SLOWER}),
+        ({"expert": "nearest", "kernel": "auto"}, {}),
+        ({"expert": "nearest", "training": "fact"}, {"n_iter": 180}),
+    ],
+    ids=str,
+)
+def test_a_way_that_is_given_has_a_second_trial_too(given, again):
+    plan = resolve(DistributedGPRegressor(**given).get_params(), Schema(2), 5_000)
+    assert candidates.as_given(plan).again == again
+
+
+def test_of_two_trials_one_that_was_stopped_counts_only_where_the_other_failed():
+    one = candidates.Tried(None, Trial("one", 1.0, 2.0, 0.9, 0.5), ())
+    stopped = one._replace(trial=Trial("one", 1.0, 1.0, 0.9, 0.5, rows=80))
+    failed = one._replace(trial=Trial("one", *[np.nan] * 3, 0.5, error="no"))
+    assert candidates.better_of(one, stopped).trial == replace(one.trial, seconds=1.0)
+    assert candidates.better_of(failed, stopped).trial == replace(stopped.trial, seconds=1.0)
+    better = one._replace(trial=replace(one.trial, nlpd=1.5))
+    assert candidates.better_of(one, better).trial.nlpd == 1.5
 
 
 def test_few_rows_take_another_way_only_where_it_is_clearly_better(monkeypatch):

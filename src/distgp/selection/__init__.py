@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -281,12 +281,13 @@ class _Trying(NamedTuple):
         return found
 
     def _one(self, candidate: Candidate, first: Tried | None = None) -> Tried:
-        """Try one, a second time and longer where it may and is worse than a baseline."""
+        """Try one, and where it is worse than a baseline a second time, if that may end elsewhere."""
         found = tried_on(self.plan, self.rows, self.parts, candidate, first)
-        if not candidate.again or found.trial.nlpd <= self.least:
+        slower = found.second(cast("int | None", self.plan.given["n_iter"]))
+        if slower is None or found.trial.nlpd <= self.least:
             return found
-        slower = candidate._replace(trial=candidate.again)
-        return better_of(found, tried_on(self.plan, self.rows, self.parts, slower))
+        other = replace(self.plan, seed=self.plan.seed + 1)
+        return better_of(found, tried_on(other, self.rows, self.parts, slower, first))
 
 
 def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:

@@ -55,6 +55,8 @@ QUICK = NearestRows(n_targets=4096, stages=2, n_iter=60)
 contradicts it, though some of all rows do: the noise that is learnt is then far too small."""
 SLOWER = replace(QUICK, n_targets=8192, stages=3, n_iter=150, seed=1)
 """The same with other rows and more of them, where a trial has ended in a bad place."""
+MORE_ROUNDS = 3
+"""How many times the rounds of a trial its second trial may take."""
 TRIAL_ROWS = 4_000
 """Rows that a candidate learns from in its trial, but for nearest rows."""
 FOLDS = 5
@@ -72,7 +74,8 @@ class Candidate(NamedTuple):
 
     `trial` are parameters that make its trial cheaper, which learns from `rows` rows at most. One that
     `learns_once` is conditioned on each part of the rows with the θ of all of them. Where its trial is
-    worse than a baseline, a second one with the parameters `again` in their place counts if it is better.
+    worse than a baseline, a second one with the parameters `again` in their place, and another seed,
+    counts if it is better.
     One that is not `joint` predicts each point by itself, without covariances and draws.
     """
 
@@ -83,6 +86,11 @@ class Candidate(NamedTuple):
     learns_once: bool = False
     again: Mapping[str, object] = MappingProxyType({})
     joint: bool = True
+
+    def with_more_rounds(self) -> Candidate:
+        """The same way to fit, whose second trial takes more rounds."""
+        rounds = cast("int", self.trial["n_iter"])
+        return self._replace(again={**self.trial, "n_iter": MORE_ROUNDS * rounds})
 
     def with_kernels(self) -> list[Candidate]:
         """The same way to fit, with every kernel that is tried."""
@@ -134,8 +142,8 @@ def ways_to_fit(n: int, exact_fits: bool = False) -> list[Candidate]:
         "n_inducing": OWN_INDUCING,
     }
     name = "independent experts, opt-local"
-    independent = Candidate(name, own, {"n_iter": 40}, TRIAL_ROWS, joint=False)
-    exact = Candidate("exact GP", EXACT, {"n_iter": 60}, learns_once=True)
+    independent = Candidate(name, own, {"n_iter": 40}, TRIAL_ROWS, joint=False).with_more_rounds()
+    exact = Candidate("exact GP", EXACT, {"n_iter": 60}, learns_once=True).with_more_rounds()
     if n <= EXACT_ALONE:
         return [exact, independent]
     sparse = {"n_inducing": 256, "n_iter": 30}
@@ -147,7 +155,7 @@ def ways_to_fit(n: int, exact_fits: bool = False) -> list[Candidate]:
             {"training": QUICK, "n_inducing": 0},
             again={"training": SLOWER, "n_inducing": 0},
         ),
-        Candidate("sparse, pooled", {"expert": "sparse"}, sparse, TRIAL_ROWS),
+        Candidate("sparse, pooled", {"expert": "sparse"}, sparse, TRIAL_ROWS).with_more_rounds(),
         independent,
     ]
 
@@ -164,14 +172,17 @@ def name_of(plan: Plan) -> str:
 
 def as_given(plan: Plan) -> Candidate:
     """The way to fit that the user gave, with a cheaper trial."""
-    algorithm = plan.algorithm
+    algorithm, some = plan.algorithm, Candidate("as given", {}, {"n_iter": 60}).with_more_rounds()
     if algorithm is None or not algorithm.draws_rows:
-        return Candidate("as given", {}, {"n_iter": 60}, TRIAL_ROWS)
+        return some._replace(rows=TRIAL_ROWS)
     if plan.expert is not None and not plan.expert.joins_rows:
-        return Candidate("as given", {}, {"n_iter": 60}, EXACT_TRIAL)
+        return some._replace(rows=EXACT_TRIAL)
     # Nearest rows keep all rows as neighbours.
-    left = is_auto(plan.given["training"])
-    return Candidate("as given", {}, {"training": QUICK} if left else {"n_iter": 60})
+    if not is_auto(plan.given["training"]):
+        return some
+    quick = Candidate("as given", {}, {"training": QUICK})
+    # Where kernels are tried too, a second trial of each would more than double the time.
+    return quick if plan.kernel is None else quick._replace(again={"training": SLOWER})
 
 
 def numbers_of_experts(n: int) -> list[int]:
@@ -182,7 +193,7 @@ def numbers_of_experts(n: int) -> list[int]:
 class Tried(NamedTuple):
     """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked.
 
-    With them are the residuals of the rows held out.
+    With them are the residuals of the rows held out, and whether training ended for want of rounds.
     """
 
     candidate: Candidate
@@ -192,6 +203,21 @@ class Tried(NamedTuple):
     lacked: MemoryError | None = None
     densities: np.ndarray | None = None
     predicted: tuple[np.ndarray, ...] | None = None
+    out_of_rounds: bool = False
+
+    def second(self, asked: int | None) -> Candidate | None:
+        """The candidate with its second trial, of as many rounds as were `asked` for at most.
+
+        None where that would end where the first has: rounds change nothing for training that ended with
+        some left. A trial that was stopped can hardly win anyway.
+        """
+        first, again = self.candidate.trial.get("n_iter"), self.candidate.again
+        more = first is None or (
+            self.out_of_rounds and (asked is None or asked > cast("int", first))
+        )
+        if not again or not more or self.trial.rows is not None:
+            return None
+        return self.candidate._replace(trial=again, again=MappingProxyType({}))
 
     def beats(self, other: Tried) -> bool:
         """Whether the rows held out are predicted better than by another, by two standard errors."""
@@ -226,11 +252,13 @@ def tried_on(
     """
     places, begin, found = np.concatenate([test for _, test in parts]), time.perf_counter(), []
     learnt, residuals, densities, predicted, lacked = (), None, None, None, None
+    short = False
     try:
         for model, test in _fitted(plan, rows, parts, candidate):
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
+            short |= any(t.training and t.training.stopped == "iterations" for t in model.targets)
             mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
             some = places[: len(mean)]
             residuals = Residuals.of(some, rows.y[some], mean, np.sqrt(variance))
@@ -247,7 +275,7 @@ def tried_on(
     except FAILURES as error:
         lacked = error if isinstance(error, MemoryError) else None
         trial = failed(candidate.name, error, time.perf_counter() - begin)
-    return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted)
+    return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted, short)
 
 
 def _fitted(
@@ -293,7 +321,8 @@ def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) ->
 def better_of(one: Tried, other: Tried) -> Tried:
     """Of two trials of a candidate, the one with the lower NLPD; their times are added."""
     seconds = one.trial.seconds + other.trial.seconds
-    better = other if one.trial.error or other.trial.nlpd < one.trial.nlpd else one
+    lower = other.trial.rows is None and other.trial.nlpd < one.trial.nlpd
+    better = other if one.trial.error or lower else one
     return better._replace(trial=replace(better.trial, seconds=seconds))
 
 

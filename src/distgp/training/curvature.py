@@ -13,16 +13,32 @@ from distgp.linalg.singular import principal_axes
 LEAST_BEND = 1e-8
 """The cosine between a step and the gradient's change along it from which on a step tells something."""
 
+FAR = 1.0
+"""The change of an entry, of logarithms mostly, from which on its curvature is another."""
+
 
 class Curvature:
     """BFGS's estimate of the second derivatives of an objective, (P, P), empty before the first step."""
 
     def __init__(self) -> None:
         self._matrix = np.empty((0, 0))
+        self._place = np.empty(0)  # where it was learnt last
 
     def knows(self, size: int) -> bool:
         """Whether steps of vectors of this size have been seen."""
         return len(self._matrix) == size
+
+    def forget(self) -> None:
+        """Know nothing again."""
+        self._matrix = np.empty((0, 0))
+
+    def stand(self, place: np.ndarray) -> None:
+        """Note that descent has come to this place."""
+        self._place = place.copy()
+
+    def moved(self, place: np.ndarray) -> np.ndarray:
+        """Tell which entries of a place are far from where descent stood last."""
+        return np.abs(place - self._place) > FAR
 
     def scale(self, factor: float) -> None:
         """Multiply the curvature, for an objective of so many times more rows."""

@@ -25,6 +25,8 @@ OPTIONS = {"maxcor": 10, "maxiter": 10**9, "maxfun": 10**9, "ftol": 0, "gtol": 0
 """Ten remembered steps, and no stopping rule of SciPy's: `Rounds` has its own."""
 SHORTENED = 0.1
 """The part of a step that is kept, at least, when it leads to a useless point."""
+WORTH = 1.0
+"""Nats that a step of 1 in one parameter's logarithm must promise to be worth its while."""
 LONGEST, SHORTEST = 1.0, 1e-6
 """The longest step of a parameter's logarithm by a known curvature, and one that is too short to try."""
 
@@ -83,6 +85,7 @@ class Lbfgs:
         if value >= self.value:
             return False
         self.x, self.value, self._best = x, value, found
+        self._curvature.stand(found.x)
         self.gradient_norm = float(np.linalg.norm(found.gradient[self._free(found)]))
         return True
 
@@ -108,12 +111,15 @@ class Lbfgs:
     def minimise(self, evaluate: Evaluate, least: float = 0.0) -> None:
         """Search until no progress is possible; `evaluate` must `offer` or `record` what it found.
 
-        By a known curvature it is over when the next step promises less than `least`.
+        By a known curvature it is over when the next step promises less than `least`. That of entries that
+        were moved since is another: where these still descend, the search begins anew.
         """
+        moved = self._curvature.moved(_array(self.x)) if self._known else None
         evaluate(self.x)
-        if self._known:
+        if moved is not None:
             self._by_known_curvature(evaluate, least)
-            return
+            if self._best is None or not self._descends(self._best, moved):
+                return
         while self._best is not None:
             before = self._began = self._best
             # The first step of L-BFGS-B is as long as the gradient: with this scale, 1 at most.
@@ -138,6 +144,10 @@ class Lbfgs:
             converged = self._told is self._began
             if converged or self.value >= before.value - self._smallest(before.value):
                 return
+
+    def _descends(self, point: Point, entries: np.ndarray) -> bool:
+        """Whether a step of 1 in one of some entries seems to be worth its while."""
+        return bool((np.abs(point.gradient) > WORTH)[entries & self._free(point)].any())
 
     def _by_known_curvature(self, evaluate: Evaluate, least: float) -> None:
         """Take steps to the minimum of the parabola, shorter ones after one that led upwards.

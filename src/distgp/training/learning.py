@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 
 from distgp._util.progress import doing, telling
 from distgp.data import shard as sample
@@ -26,11 +27,12 @@ from distgp.training.refinement import (
     back_at_start,
     left_out_densities,
     score,
+    tells_little,
     with_noise_allowed,
     within_reach,
 )
 from distgp.training.rounds import Algorithm, TrainingResult, joined
-from distgp.training.stage import starts, train
+from distgp.training.stage import faint, starts, train
 
 FIRST_ROUNDS = 10
 """Rounds from each of two starts, after which training goes on from one of the ends."""
@@ -132,25 +134,42 @@ class Learning:
             more = 2.0 * share if 2.0 * MANY * share <= 1.0 else 1.0
             steps.append((more / share, sample.sampled(shards, more, self.seed)))
             share = more
-        return results + last._with_more_rows(expert, steps, results[-1].parameters, bounds)
+        return results + last._with_more_rows(expert, steps, results[-1], bounds)
 
     def _with_more_rows(
         self,
         expert: Expert,
         steps: list[Step],
-        theta: Parameters,
+        last: TrainingResult,
         bounds: Bounds,
         tolerance: float = PART_TOLERANCE,
     ) -> list[TrainingResult]:
-        """Go on from θ with the rows of each step, so many times more than before, by what is known."""
+        """Go on from the last end with the rows of each step, so many times more than before."""
         results: list[TrainingResult] = []
         for more, rows in steps:
             assert self.curvature is not None
-            self.curvature.scale(more)
-            theta = within_reach(theta, self.start, rows)
-            found = self._train(self.algorithm, expert, theta, rows, bounds, tolerance=tolerance)
-            results, theta = [*results, found], found.parameters
+            weak = self._better_faint(expert, last, rows, bounds)
+            if weak is None:
+                self.curvature.scale(more)
+                theta = within_reach(last.parameters, self.start, rows)
+            else:
+                self.curvature.forget()
+                results, theta = [*results, weak], weak.parameters
+            last = self._train(self.algorithm, expert, theta, rows, bounds, tolerance=tolerance)
+            results.append(last)
         return results
+
+    def _better_faint(
+        self, expert: Expert, last: TrainingResult, rows: Placement[Shard], bounds: Bounds
+    ) -> TrainingResult | None:
+        """A few rounds from a faint signal, where fewer rows have told next to nothing and it is better."""
+        weak = faint(self.start, self.fixed) if tells_little(last, rows) else None
+        if weak is None:
+            return None
+        early, racer = self.algorithm.with_rounds(FIRST_ROUNDS), replace(self, curvature=None)
+        found = racer._train(early, expert, weak, rows, bounds)
+        better = found.objective < self._objective(expert, last.parameters, rows)
+        return found if better else None
 
     def _by_stages(
         self,
@@ -162,7 +181,7 @@ class Learning:
     ) -> list[TrainingResult]:
         """Train in the stages that the kind of expert asks for.
 
-        Of two starts that one is taken which leads to the lower objective; of `more` rows, if given, since
+        Of the starts that one is taken which leads to the lowest objective; of `more` rows, if given, since
         few of them may hardly tell what is rough from noise.
         """
         algorithm, results = self.algorithm, []
@@ -178,19 +197,42 @@ class Learning:
                 points = [replace(p, inducing=Z) for p, Z in zip(points, inducing, strict=True)]
             share = _share_of_rounds(algorithm, i, len(stages))
             if len(points) > 1 and share.n_iter > FIRST_ROUNDS:
-                # What the way to the optimum has shown of the curvature is not that around it.
-                early, racer = share.with_rounds(FIRST_ROUNDS), replace(self, curvature=None)
-                far, near = (racer._train(early, expert, p, rows, bounds, stage) for p in points)
-                ends = [far.objective, near.objective]
-                if more is not None:
-                    ends = [self._objective(expert, one.parameters, more) for one in (far, near)]
-                better = math.isfinite(ends[0]) and not ends[1] <= ends[0] + DECISIVE
-                results.append(far if better else near)
+                early = share.with_rounds(FIRST_ROUNDS)
+                results.append(self._race(early, expert, points, rows, bounds, stage, more))
                 share = share.with_rounds(share.n_iter - FIRST_ROUNDS)
                 points = [results[-1].parameters]
             found = self._train(share, expert, points[-1], rows, bounds, stage, tolerance)
             results, points = [*results, found], [found.parameters]
         return results
+
+    def _race(
+        self,
+        algorithm: Algorithm,
+        expert: Expert,
+        points: Sequence[Parameters],
+        rows: Placement[Shard],
+        bounds: Bounds,
+        stage: Stage,
+        more: Placement[Shard] | None,
+    ) -> TrainingResult:
+        """The end of a few rounds from each start that is the best; the first must lead clearly.
+
+        Where it tells next to nothing of the rows, a start with a faint signal is raced too.
+        What the way to the optimum has shown of the curvature is not that around it, and is forgotten.
+        """
+        racer = replace(self, curvature=None)
+
+        def raced(theta: Parameters) -> tuple[float, TrainingResult]:
+            found = racer._train(algorithm, expert, theta, rows, bounds, stage)
+            value = found.objective
+            if more is not None:
+                value = self._objective(expert, found.parameters, more)
+            return value if math.isfinite(value) else math.inf, found
+
+        far, near = (raced(theta) for theta in points)
+        best = far if far[0] < near[0] - DECISIVE else near
+        weak = faint(points[0], self.fixed) if tells_little(best[1], rows) else None
+        return min([best] if weak is None else [best, raced(weak)], key=itemgetter(0))[1]
 
     def _objective(self, expert: Expert, theta: Parameters, rows: Placement[Shard]) -> float:
         """The objective at θ, infinite where it has none."""
@@ -267,8 +309,7 @@ class Learning:
         twice = sample.sampled(shards, 2.0 * share, self.seed)
         steps: list[Step] = [(2.0, twice), (float(sum(sample.counts(blocks))), blocks)]
         for step, tolerance in zip(steps, (PART_TOLERANCE, BLOCK_TOLERANCE), strict=True):
-            theta = results[-1].parameters
-            results += exact._with_more_rows(expert, [step], theta, limits.now, tolerance)
+            results += exact._with_more_rows(expert, [step], results[-1], limits.now, tolerance)
         free, theta = [], results[-1].parameters
         if self.refine and self.algorithm.polish:
             free = exact._without_bounds(expert, blocks, theta, limits, BLOCK_TOLERANCE)

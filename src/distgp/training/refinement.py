@@ -25,7 +25,7 @@ from distgp.experts.base import chunk_rows, concatenated
 from distgp.experts.neighborhoods import Neighbours, OrderedRows, conditional
 from distgp.experts.sums import widened
 from distgp.likelihoods import noise_factor, noise_of_rows
-from distgp.training.rounds import Tensors
+from distgp.training.rounds import Tensors, TrainingResult
 
 Bounds: TypeAlias = dict[str, tuple[float, float]]
 """Lowest and highest values of parameters, by name or full path."""
@@ -45,6 +45,8 @@ LEAST_NOISE = 1e-8
 """The floor of the noise in units of the target's variance, once it is lifted."""
 LITTLE_NOISE, MOST_NOISE, NOISE_STEP = 1e-4, 0.1, math.sqrt(10.0)
 """Noise below the first may be raised up to the second, both in units of the target's variance."""
+LITTLE = 0.1
+"""Nats per row by which θ must explain rows better than noise alone would, to tell something of them."""
 ACTIVE = 0.01
 """The relative distance within which a parameter is at its bound."""
 
@@ -272,6 +274,12 @@ def merged(rows: Shard) -> Shard:
     y = X.new_zeros(len(X)).index_add_(0, group, share * rows.y) / total
     first = rows.rows.new_full((len(X),), rows.n).scatter_reduce_(0, group, rows.rows, "amin")
     return Shard(X, y, first, noise=1.0 / total)
+
+
+def tells_little(found: TrainingResult, shards: Placement[Shard]) -> bool:
+    """Whether θ explains the rows that it was found from hardly better than noise alone would."""
+    noise_alone = 0.5 * (1.0 + math.log(2.0 * math.pi * _target_variance(shards)))
+    return found.objective > (found.rows or 0) * (noise_alone - LITTLE)
 
 
 def _target_variance(shards: Placement[Shard]) -> float:

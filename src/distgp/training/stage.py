@@ -32,6 +32,8 @@ SHORTER = 0.7
 Hvarfner, Hellsten and Nardi (2024) have this one for inputs spread evenly over a unit cube."""
 SEARCHED = (0.3, 0.1, 0.03)
 """Factors of the lengthscales that are tried as a start too."""
+FAINT = 0.1
+"""The share of the signal that is left where a start takes the rest for noise."""
 
 
 class Initial(NamedTuple):
@@ -143,6 +145,21 @@ def starts(
 
     best = min([theta, *with_lengthscales(theta, SEARCHED)], key=value)
     return [theta] if best is theta else [theta, best]
+
+
+def faint(theta: Parameters, fixed: Collection[str] = ()) -> Parameters | None:
+    """Take most of the signal's variance for noise; None where there is none, or something is fixed.
+
+    From strong signals training can end where nothing is left of a faint one, or where lengthscales are
+    so short that the kernel is noise too.
+    """
+    values = theta.kernel.parameters()
+    signals = {name: value for name, value in values.items() if name.endswith("variance")}
+    if fixed or not signals:
+        return None
+    kernel = theta.kernel.with_parameters({k: FAINT * v for k, v in signals.items()})
+    rest = (1.0 - FAINT) * sum(float(v.mean()) for v in signals.values())
+    return replace(theta, kernel=kernel, noise=theta.noise.clamp_min(rest))
 
 
 def with_lengthscales(theta: Parameters, factors: Collection[float]) -> list[Parameters]:

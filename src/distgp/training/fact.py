@@ -25,8 +25,9 @@ OPTIONS = {"maxcor": 10, "maxiter": 10**9, "maxfun": 10**9, "ftol": 0, "gtol": 0
 """Ten remembered steps, and no stopping rule of SciPy's: `Rounds` has its own."""
 SHORTENED = 0.1
 """The part of a step that is kept, at least, when it leads to a useless point."""
-WORTH = 1.0
-"""Nats that a step of 1 in one parameter's logarithm must promise to be worth its while."""
+WORTH = 20.0
+"""What a step of 1 in a parameter's logarithm must promise, in units of the least gain of a round, for the
+search to begin anew."""
 LONGEST, SHORTEST = 1.0, 1e-6
 """The longest step of a parameter's logarithm by a known curvature, and one that is too short to try."""
 
@@ -118,7 +119,7 @@ class Lbfgs:
         evaluate(self.x)
         if moved is not None:
             self._by_known_curvature(evaluate, least)
-            if self._best is None or not self._descends(self._best, moved):
+            if self._best is None or not self._descends(self._best, moved, WORTH * least):
                 return
         while self._best is not None:
             before = self._began = self._best
@@ -145,9 +146,9 @@ class Lbfgs:
             if converged or self.value >= before.value - self._smallest(before.value):
                 return
 
-    def _descends(self, point: Point, entries: np.ndarray) -> bool:
-        """Whether a step of 1 in one of some entries seems to be worth its while."""
-        return bool((np.abs(point.gradient) > WORTH)[entries & self._free(point)].any())
+    def _descends(self, point: Point, entries: np.ndarray, least: float) -> bool:
+        """Whether a step of 1 in one of some entries promises more than this."""
+        return bool((np.abs(point.gradient) > least)[entries & self._free(point)].any())
 
     def _by_known_curvature(self, evaluate: Evaluate, least: float) -> None:
         """Take steps to the minimum of the parabola, shorter ones after one that led upwards.

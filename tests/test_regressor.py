@@ -550,7 +550,7 @@ def test_priors_bounds_fixed_and_warm_start_by_parameter_name():
         ValueError, match=r"did you mean 'lengthscale'\? there are kernel\.variance"
     ):
         DistributedGPRegressor(bounds={"length": (0.1, 1.0)}).fit(X, y)
-    with pytest.raises(ValueError, match="fixed must be a sequence of names of hyperparameters"):
+    with pytest.raises(ValueError, match="fixed must be a list of names of hyperparameters"):
         DistributedGPRegressor(fixed="noise").fit(X, y)
     cold = DistributedGPRegressor(n_experts=2, warm_start=True).fit(X, y)
     rounds, objective = len(cold.training_.history), cold.training_.objective

@@ -152,9 +152,7 @@ class Plan:
         Not in trials, for few rows, or where the user has said how to train, be it by a few rounds.
         """
         between = self.validation == "random" and self.n >= LEAST_MEASURED
-        rounds = cast("int | None", self.given["n_iter"])
-        enough = rounds is None or rounds >= REFINED_ROUNDS
-        return self.refine and between and enough and isinstance(self.given["training"], str)
+        return self.refine and between and _left_to_us(self.given)
 
     @property
     def in_blocks(self) -> bool:
@@ -290,7 +288,14 @@ def resolve(parameters: Mapping[str, Any], schema: Schema | None, n: int) -> Pla
             f"learning_rate={rate:g} is said with the method of training now, such as "
             f"training=distgp.training.Fact('adam', learning_rate={rate:g}): the parameter"
         )
-    return replace(plan, left=checked["n_iter"] is None and isinstance(checked["training"], str))
+    return replace(plan, left=_left_to_us(checked))
+
+
+def _left_to_us(given: Mapping[str, object]) -> bool:
+    """Whether the user has not said how to train, be it by a few rounds."""
+    rounds = cast("int | None", given["n_iter"])
+    enough = rounds is None or rounds >= REFINED_ROUNDS
+    return enough and isinstance(given["training"], str)
 
 
 def _completed(

@@ -266,7 +266,7 @@ def test_values_of_another_kind_are_told_with_the_remedy(fitted):
         fitted.predict({"east": 1.0})
     with pytest.raises(ValueError, match=r"table.iloc\[\[0\]\]"):
         fitted.predict(rows(5)[0].iloc[0])
-    with pytest.raises(ValueError, match="names of columns of X, got the text 'site': give"):
+    with pytest.raises(ValueError, match="names of columns of X, got 'site': give"):
         DistributedGPRegressor(categorical="site").fit(*rows(30))
     with pytest.raises(ValueError, match=r"between 0 and 1 such as 0.9, got 5$"):
         fitted.predict_quantiles(rows(5)[0], [5, 95])

@@ -141,11 +141,10 @@ def some_names(what: str) -> Resolver:
     """Expect a sequence of names of `what`, such as "columns"."""
 
     def resolve(name: str, value: object) -> object:
-        if isinstance(value, str):
-            value = f"the text {value!r:.1000}: give [{value!r:.1000}]"
-        elif isinstance(value, Sequence):
+        if isinstance(value, Sequence) and not isinstance(value, str):
             return tuple(value)
-        raise ValueError(f"{name} must be a sequence of names of {what}, got {value!s:.2100}")
+        remedy = f": give [{value!r:.1000}]" if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be a list of names of {what}, got {value!r:.1000}{remedy}")
 
     return resolve
 

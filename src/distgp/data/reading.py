@@ -36,6 +36,7 @@ class Reading:
         which of those given were kept; None for all.
         """
         frames.refuse_texts(X)
+        frames.refuse_text_targets(y)
         table, keep, is_table = None, None, frames.is_table(X)
         if self.categorical and not is_table:
             raise ValueError(

@@ -271,9 +271,10 @@ def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
     try:
         yield
     except (TypeError, OverflowError) as error:
+        table = "; pandas.DataFrame makes tables of dictionaries" if "dict" in str(error) else ""
         raise type(error)(
-            f"{names} must be arrays or tables of numbers, with one row for each observation: {error}; "
-            "pandas.DataFrame makes tables of dictionaries"
+            f"{names} must be arrays or tables of numbers, with one row for each observation: "
+            f"{error}{table}"
         ) from error
     except ValueError as error:
         if "could not convert" in str(error):
@@ -283,7 +284,7 @@ def as_numbers(names: str, tables: bool = True) -> Iterator[None]:
             ) from error
         if str(error).startswith(("Expected 2D array", "Expected a 2-dimensional")):
             raise ValueError(ONE_DIMENSION) from error
-        said = str(error).splitlines()[0]
+        said = str(error).partition("\n")[0]
         if remedy := next((more for part, more in REMEDIES.items() if part in said), None):
             raise ValueError(f"{said.removesuffix('.')}: {remedy}") from error
         what, found, _ = str(error).partition("contains NaN.")
@@ -307,6 +308,15 @@ def refuse_texts(X: object) -> None:
         )
     if getattr(X, "ndim", 0) == 1 and getattr(getattr(X, "dtype", None), "kind", "") == "O":
         raise ValueError(ONE_DIMENSION)
+
+
+def refuse_text_targets(y: object) -> None:
+    """Refuse the name of a column as targets."""
+    if isinstance(y, str):
+        raise ValueError(
+            f"y must have one target for each row of X, got the text {y!r}: give the values, such as "
+            f"y=table.pop({y!r}) with X=table"
+        )
 
 
 def is_table(X: object) -> bool:
@@ -409,12 +419,10 @@ def have_targets(y: np.ndarray) -> np.ndarray:
 
 def targets_of(n: int, y: ArrayLike | None) -> np.ndarray:
     """Return targets as an array, one for each of n rows."""
+    refuse_text_targets(y)
     found = np.asarray(y)
     if found.ndim == 0:
-        got = "one value or none"
-        if isinstance(y, str):
-            got = f"the text {y!r}: give the values, such as y=table.pop({y!r}) with X=table"
-        raise ValueError(f"y must have one target for each row of X, got {got}")
+        raise ValueError("y must have one target for each row of X, got one value or none")
     if len(found) != n:
         raise ValueError(f"X has {n} rows, but y has {len(found)}: give one target per row")
     return found

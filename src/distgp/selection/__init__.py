@@ -133,7 +133,8 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     elif choice is None and _in_folds(chosen, rows) and held is None:
         check_few_rows(chosen, rows, model, _folds(rows.X, plan.seed, FOLDS))
     elif choice is None and chosen.algorithm is not None:
-        warn_of_hardly_any_rows(len(rows), len(rows.schema.places), FOLDS)
+        d = len(rows.schema.places)
+        warn_of_hardly_any_rows(len(rows), d, _least_to_measure(d))
     if held is not None:
         model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled, results)
@@ -360,7 +361,12 @@ def _cross_validated(
 def _in_folds(plan: Plan, rows: Rows) -> bool:
     """Whether rows are few for their columns, and enough to say so by predicting them in folds."""
     few = plan.few_rows and plan.validation == "random"
-    return few and max(FOLDS, min(LEAST_FOR_FOLDS, rows.X.shape[1])) <= len(rows) <= EXACT_ALONE
+    return few and _least_to_measure(rows.X.shape[1]) <= len(rows) <= EXACT_ALONE
+
+
+def _least_to_measure(d: int) -> int:
+    """Return the number of rows with d columns from which on predictions in folds tell something."""
+    return max(FOLDS, min(LEAST_FOR_FOLDS, d))
 
 
 def _folds(X: np.ndarray, seed: int, count: int = 3) -> Divisions:

@@ -136,8 +136,8 @@ def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
 
 
 def warn_of_hardly_any_rows(n: int, d: int, least: int) -> None:
-    """Warn of fewer rows than columns, or than the least of which anything can be measured."""
-    if n < max(d, least):
+    """Warn of fewer rows than the least of which anything can be measured."""
+    if n < least:
         said = f"{n:,} rows, fewer than the {d:,} columns," if n < d else f"{n:,} rows"
         warn_user(
             f"{said} are too few to learn from, and to measure how well that went. {MORE_ROWS}",

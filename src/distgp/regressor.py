@@ -141,8 +141,8 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         for exact ones "fact", which trains all experts jointly (FACT).
     n_iter : int, optional
         The largest number of rounds of training; by default the method's own. One exact GP of many rows
-        learns in several stages, and this is the limit of each. Below 100, only the first stage is done, and
-        few rows get no priors of ours.
+        learns in several stages, and this is the limit of each. Below 100, only the first stage is done,
+        and few rows get no priors of ours.
     learning_rate : float, optional
         Deprecated: give it to the method, ``training=distgp.training.Fact("adam", learning_rate=0.1)``.
     training_rows : int, "auto" or None, default="auto"

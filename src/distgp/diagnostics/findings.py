@@ -5,6 +5,7 @@ Every check returns a few words about one fitted model, or None where all is wel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -35,6 +36,8 @@ ALL_ALONE, NO_SAY = 0.9, 0.01
 share of the function's variance there."""
 LEAST_ROWS = 20
 """Fewer rows do not show that there is nothing to learn."""
+ROWS_FOR_EACH = 20
+"""Rows for each hyperparameter from which on the likelihood shows whether they explain anything."""
 SAMPLE = 64
 """Rows whose nearest row is looked for; each is compared with all rows."""
 UNEXPLAINED = 0.2
@@ -185,7 +188,7 @@ def nothing_learnt(model: TargetModel, rows: int) -> str | None:
         return None
     moments = [part for part in model.ensemble.placement.map(_target_moments) if part is not None]
     if moments and "noise" in result.bounds:
-        n, total, squares = torch.stack(moments).sum(0).tolist()
+        n, total, squares, own = torch.stack(moments).sum(0).tolist()
         variance = squares / n - (total / n) ** 2
         noise = float(model.ensemble.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
         if noise >= ALL_NOISE * variance > 0:
@@ -193,12 +196,33 @@ def nothing_learnt(model: TargetModel, rows: int) -> str | None:
                 f"nothing was learnt: the noise variance is {100 * min(1.0, noise / variance):.0f} % of "
                 "the target's variance, so that predictions are next to the same everywhere"
             )
+        if not own and _by_chance(result, int(n), variance):
+            return (
+                "nothing was learnt: with all hyperparameters the rows are explained no better than noise "
+                "alone is by chance, so that predictions are next to the same everywhere"
+            )
     if len(moments) == len(model.ensemble.counts) and _share_alone(model) >= ALL_ALONE:
         return (
             "nothing was learnt: the lengthscales are so short that rows say nothing about each other, "
             "so that predictions of new rows are next to the same everywhere"
         )
     return None
+
+
+def _by_chance(result: TrainingResult, n: int, variance: float) -> bool:
+    """Whether the likelihood gains no more over noise alone than hyperparameters do by chance.
+
+    Where there is nothing to learn, P of them gain half of χ² with P degrees of freedom. Few rows for each
+    have priors that count too, and do not show it; nor does training that was cut short.
+    """
+    values = {f"kernel.{k}": v for k, v in result.parameters.kernel.parameters().items()}
+    values["noise"] = result.parameters.noise
+    count = sum(values[name].numel() for name in result.bounds or () if name in values)
+    ended = result.stopped == "tolerance" and result.rows == n
+    if not ended or n < ROWS_FOR_EACH * count or not variance > 0:
+        return False
+    noise_alone = 0.5 * n * (1.0 + math.log(2.0 * math.pi * variance))
+    return noise_alone - result.objective < count
 
 
 def _share_alone(model: TargetModel) -> float:
@@ -232,11 +256,17 @@ def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
 
 @travels("moments")
 def _target_moments(posterior: Posterior) -> Tensor | None:
-    """Return n, Σy and Σy² of a worker's rows; None where they are no longer held."""
-    if posterior.shard is None:
+    """Return n, Σy and Σy² of a worker's rows, and how many have a weight or a noise of their own.
+
+    None where the rows are no longer held.
+    """
+    shard = posterior.shard
+    if shard is None:
         return None
-    y = posterior.shard.y[posterior.shard.rows >= 0].double()
-    return torch.stack([y.new_tensor(len(y)), y.sum(), y.square().sum()]).cpu()
+    y = shard.y[shard.rows >= 0].double()
+    own = 0 if shard.weight is None and shard.noise is None else len(y)
+    counts = y.new_tensor([len(y), own])
+    return torch.stack([counts[0], y.sum(), y.square().sum(), counts[1]]).cpu()
 
 
 def too_few(model: TargetModel) -> str | None:

@@ -102,10 +102,12 @@ y = X.sum(-1)
 sets = nearest.Neighbourhoods(X, y, y > -1, None, Shard.of(X[:, -1], y[:, -1]))
 theta = Parameters.of(1.0 * distgp.Matern52([0.5, 0.5]), 0.1)
 objective = Objective.of(NearestExpert(), Layout.of(theta))
-for _ in range(6):
+made = []
+for _ in range(9):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     nearest.evaluate(objective, objective.layout.pack(theta), sets)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    made.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sorted(made)[4])  # now and then the system takes pages back by itself
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(out.stdout) < 1000  # two of its matrices have more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import platform
 import resource
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,10 +26,19 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def commit() -> str:
+    """The commit that the code stands at, since many have the same version; empty where there is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> None:
     """Write a tidy table, with the versions and the processor that made it; rows of a file keep theirs."""
     versions = {"distgp": distgp.__version__, "torch": torch.__version__}
-    versions |= {"processor": processor(), "device": device}
+    versions |= {"processor": processor(), "device": device, "commit": commit()}
     names = list(dict.fromkeys(name for row in rows for name in row if name not in versions))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:

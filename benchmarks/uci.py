@@ -7,7 +7,7 @@ models:
 default     `DistributedGPRegressor()`
 exact GP    `DistributedGPRegressor(expert="exact", n_experts=1)`, where the default took another way
 SVGP        GPyTorch's, for ten times the default's seconds, within bounds (--svgp), with the number of
-            inducing inputs and the learning rate that were best on a fifth of the training rows (--tune)
+            inducing inputs and the learning rate that were best on rows held out, where --tune was run
 boosting    scikit-learn's, with one spread for all rows, from rows held out
 boosting 2  the same, with a second boosted model for the logarithm of the squared errors
 
@@ -98,13 +98,14 @@ def sparse(data: Split, device: str, seconds: float, m: int, rate: float) -> Row
 
 def settings_of(table: str, path: Path) -> tuple[int, float]:
     """The number of inducing inputs and the learning rate of SVGP that `tune` found best for a table."""
-    rows = [row for row in read_csv(path) if row["table"] == table] if path.exists() else []
+    rows = read_csv(path) if path.exists() else []
+    rows = [row for row in rows if row["table"] == table and not row.get("error")]
     best = min(rows, key=lambda row: float(row["nlpd"]), default=None)
     return UNTUNED if best is None else (int(best["m"]), float(best["rate"]))
 
 
 def tune(given: argparse.Namespace) -> None:
-    """Try all settings of SVGP at the same time, on a fifth of the training rows of split 0."""
+    """Try all settings of SVGP at the same time; a fifth of the training rows of split 0 is held out."""
     results = Results(given.out or SETTINGS, given.device)
     pairs = list(itertools.product(others.SIZES, others.RATES))
     for table in given.tables:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import processor
+from _measure import commit, processor
 
 import distgp
 from distgp.files.writing import whole
@@ -108,6 +108,7 @@ class Results:
     def __init__(self, path: Path, device: str) -> None:
         name = torch.cuda.get_device_name() if device == "cuda" else processor()
         self.versions = {"distgp": distgp.__version__, "torch": torch.__version__, "on": name}
+        self.versions["commit"] = commit()
         self.path: Path = path
         self.rows: list[dict[str, str]] = []
         if path.exists():

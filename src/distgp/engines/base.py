@@ -53,7 +53,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "means": "coefficients of experts' means; for exact experts one per row",
         "factors": "factorised kernel matrices of an expert's rows",
         "solve": "vectors from which targets can be computed, in a solve with all rows",
-        "basis": "kernel functions that sums are taken on",
+        "basis": "the kernel functions that are summed",
         "weights": "the experts' weights in a combination",
         "points": "inputs to predict at",
         "predictions": "means, variances and covariances at points",

@@ -13,6 +13,8 @@ import torch
 import distgp
 from distgp import DistributedGPRegressor, selection
 from distgp.data.rows import Rows, Schema, learnt
+from distgp.data.shard import sizes
+from distgp.experts import ExactExpert
 from distgp.pipeline import place, starting_point
 from distgp.plan import resolve
 from distgp.selection import (
@@ -34,7 +36,7 @@ from distgp.selection.candidates import (
 from distgp.selection.residuals import Residuals, warn_of_cover, warn_of_neighbours
 from distgp.selection.sentences import why
 from distgp.selection.trials import Choice, Trial, divisions
-from distgp.training import Fact, Learning, LogNormal
+from distgp.training import Fact, Learning, LogNormal, learning
 from distgp.training.stage import LARGEST_SIGNAL
 
 
@@ -685,6 +687,22 @@ def test_hardly_any_rows_are_told_though_nothing_can_be_measured(n, d, options, 
         DistributedGPRegressor(**options).fit(rng.normal(size=(n, d)), rng.normal(size=n))
     told = [str(one.message) for one in found if one.category is CoverWarning]
     assert [one.startswith(said) for one in told] == [True] if said else not told
+
+
+@pytest.mark.parametrize(("n_iter", "begins"), [(None, 110), (9, 220)])
+def test_the_trial_of_one_exact_gp_begins_with_a_part_of_the_rows(monkeypatch, n_iter, begins):
+    rows, train = [], learning.train
+
+    def noted(algorithm, expert, theta, shards, **options):
+        if expert.name == "exact" and len(shards) == 1:
+            rows.append(int(sizes(shards).sum()))
+        return train(algorithm, expert, theta, shards, **options)
+
+    monkeypatch.setattr(learning, "train", noted)
+    monkeypatch.setattr(ExactExpert, "first_rows", 200)
+    X, y = smooth(220)
+    DistributedGPRegressor(n_iter=n_iter).fit(X, y)
+    assert rows[0] == begins and rows[-1] == 220
 
 
 def test_another_way_than_exact_must_be_better_by_two_standard_errors():

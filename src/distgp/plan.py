@@ -156,8 +156,12 @@ class Plan:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether one large expert may learn from blocks of its rows: no algorithm was given by name."""
-        return self.refines and is_auto(self.given["training"])
+        """Whether one large expert may learn from parts of its rows first, also in a trial.
+
+        Not where an algorithm was given by name, or a few rounds.
+        """
+        left = self.left and is_auto(self.given["training"])
+        return left and (self.refines or not self.refine)
 
     @property
     def few_rows(self) -> bool:

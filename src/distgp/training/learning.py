@@ -43,7 +43,7 @@ LARGEST_PART = 0.25
 MOST_BLOCKS = 4
 """Blocks of rows that one large expert learns from, at most."""
 MANY = 1.5
-"""Training begins with a part of the rows where there are so many times more."""
+"""Steps to more rows look at so many times more, at least."""
 PART_TOLERANCE = 5e-5
 """Nats per row that five rounds in a row must fall below, where training begins with a part of the rows
 and where it goes on with all of them: 0.1 nats of 2,000 rows."""
@@ -61,8 +61,8 @@ class Learning:
     of a "trial" makes a first stage unnecessary; from that of a "fit" which has ended only the objective of
     all rows leads further, where it is looked at; that of an "interrupted" one takes all steps again.
     Training looks at this number of `rows`, all by default. With `refine`, bounds of ours are lifted to
-    `uncapped` where rows held out say that it pays. With `blocks`, one large expert learns from blocks of
-    its rows before an algorithm that draws rows refines θ.
+    `uncapped` where rows held out say that it pays. With `blocks`, one large expert learns from parts of
+    its rows first, before all of them or before an algorithm that draws rows refines θ.
     """
 
     algorithm: Algorithm
@@ -101,9 +101,9 @@ class Learning:
         """The results of all stages."""
         if self.algorithm.draws_rows:
             return replace(self, curvature=Curvature())._by_drawn_rows(expert, shards, limits)
-        refine = self.refine and self.rows is None and self.algorithm.agrees
-        refine = refine and sum(sample.counts(shards)) == 1
-        if refine and self.search and _share_of_first(expert, shards) < 1.0:
+        alone = self.rows is None and self.algorithm.agrees and sum(sample.counts(shards)) == 1
+        refine, parts = self.refine and alone, (self.refine or self.blocks) and alone
+        if parts and self.search and _share_of_first(expert, shards) < 1.0:
             return self._from_part(expert, shards, limits)
         learner = replace(self, curvature=Curvature()) if refine else self
         results = learner._by_stages(expert, self._sampled(shards), limits.now)
@@ -125,7 +125,10 @@ class Learning:
         first = replace(self, algorithm=half, curvature=Curvature())
         part = sample.sampled(shards, share, self.seed)
         results = first._by_stages(expert, part, limits.now, PART_TOLERANCE)
-        free = first._without_bounds(expert, part, results[-1].parameters, limits, PART_TOLERANCE)
+        free: list[TrainingResult] = []
+        if self.refine:
+            theta = results[-1].parameters
+            free = first._without_bounds(expert, part, theta, limits, PART_TOLERANCE)
         bounds = limits.all_lifted().now if free else limits.now
         results += free
         last = replace(first, algorithm=self.algorithm.with_rounds(max(1, rounds - rounds // 2)))
@@ -439,6 +442,6 @@ def _share_of_rounds(algorithm: Algorithm, stage: int, stages: int) -> Algorithm
 
 
 def _share_of_first(expert: Expert, shards: Placement[Shard]) -> float:
-    """The share of the rows that training begins with, 1 where it looks at all of them at once."""
+    """The share of the rows that training begins with, a half at most; 1 where it looks at all at once."""
     n, first = float(sample.sizes(shards).sum()), expert.first_rows
-    return 1.0 if first is None or n < MANY * first else first / n
+    return 1.0 if first is None or n < first else min(0.5, first / n)

@@ -231,19 +231,15 @@ def _bold(row: dict[str, str], name: str, best: float) -> str:
 
 def tuned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
     """SVGP's best settings on rows held out, beside those that its lines have."""
-    m, rate = UNTUNED
-    yield f"| table | best settings | NLPD | NLPD of m = {m:,}, rate {rate:g} |"
-    yield "| --- " * 4 + "|"
+    each = []
     for table in TABLES:
-        found = {
-            (int(row["m"]), float(row["rate"])): float(row["nlpd"])
-            for row in rows
-            if row["table"] == table
-        }
+        here = [row for row in rows if row["table"] == table and not row.get("error")]
+        found = {(int(row["m"]), float(row["rate"])): float(row["nlpd"]) for row in here}
         if found:
             best = min(found, key=found.__getitem__)
-            said = f"m = {best[0]:,}, rate {best[1]:g}"
-            yield f"| {table} | {said} | {found[best]:.3f} | {found[UNTUNED]:.3f} |"
+            settings = f"m = {best[0]:,}, rate {best[1]:g}"
+            each.append(f"{table} {found[best]:.3f} instead of {found[UNTUNED]:.3f} ({settings})")
+    yield f"NLPD: {'; '.join(each)}."
 
 
 def beside(rows: Sequence[dict[str, str]], others: Sequence[dict[str, str]]) -> Iterator[str]:

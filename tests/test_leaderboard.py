@@ -149,9 +149,9 @@ def test_settings_of_svgp_are_the_best_on_rows_held_out(tmp_path):
     assert uci.settings_of("yacht", path) == (1024, 0.1)
     assert uci.settings_of("bike", path) == uci.settings_of("pol", path) == (1024, 0.01)
     assert uci.settings_of("bike", tmp_path / "none.csv") == (1024, 0.01)
-    _, _, first, second = uci.tuned(uci.read_csv(path))
-    assert first == "| yacht | m = 1,024, rate 0.1 | 1.000 | 1.500 |"
-    assert second == "| pol | m = 1,024, rate 0.01 | 2.000 | 2.000 |"
+    (said,) = uci.tuned(uci.read_csv(path))
+    both = "yacht 1.000 instead of 1.500 (m = 1,024, rate 0.1); pol 2.000 instead of 2.000"
+    assert said == f"NLPD: {both} (m = 1,024, rate 0.01)."
 
 
 def test_a_cpu_is_shown_beside_a_gpu():

@@ -41,16 +41,16 @@ def test_the_seconds_of_all_cores_stand_beside_those_of_the_wall():
 
 def row_of(task, model, **given):
     known = {"n": "10", "d": "2", "chosen": "", "note": "", "machine": "one", "distgp": "2"}
-    figures = {"seconds": "2.0", "rmse": "1.0", "nlpd": "0.5", "cover": "0.9"}
+    figures = {"seconds": "2.0", "cpu_s": "3.0", "rmse": "1.0", "nlpd": "0.5", "cover": "0.9"}
     return known | figures | {"task": task, "model": model} | given
 
 
 def test_a_task_is_one_group_of_lines():
     rows = [row_of("a", "distgp", chosen="exact GP"), row_of("a", "gradient boosting", cover="")]
     *_, first, second, third = jobs.lines_of([*rows, row_of("b", "distgp", note="slow")])
-    assert first == "| a (10×2) | distgp (exact GP) | 2 | 1 | 0.5 | 0.9 |"
-    assert second == "|  | boosting | 2 | 1 | 0.5 | – |"
-    assert third == "| b (10×2) | distgp (slow) | 2 | 1 | 0.5 | 0.9 |"
+    assert first == "| a (10×2) | distgp (exact GP) | 2 | 3 | 1 | 0.5 | 0.9 |"
+    assert second == "|  | boosting | 2 | 3 | 1 | 0.5 | – |"
+    assert third == "| b (10×2) | distgp (slow) | 2 | 3 | 1 | 0.5 | 0.9 |"
 
 
 def test_what_all_lines_of_a_model_share_is_said_once_above():
@@ -73,4 +73,4 @@ def test_pages_show_figures_that_were_measured(tmp_path, monkeypatch):
         jobs.write_csv(rows, tmp_path / f"{device}.csv", device)
     jobs.page()
     cpu, cuda = page.read_text(encoding="utf-8").split("<!-- end of jobs cpu -->")
-    assert "| boosting | 2 | 1 |" in cpu and "boosting" not in cuda and "| distgp | 2 |" in cuda
+    assert "| boosting | 2 | 3 | 1 |" in cpu and "boosting" not in cuda and "| distgp | 2 |" in cuda

@@ -297,8 +297,8 @@ def lines_of(rows: list[dict[str, str]]) -> list[str]:
 def page() -> None:
     """Write the tables into the page.
 
-    Boosting, which uses no GPU, stands in the CPU's alone. SVGP had little time on the GPU and was not tuned
-    there: the leaderboard has it.
+    Boosting, which uses no GPU, stands in the CPU's alone. SVGP had little time on the GPU and was not
+    tuned there: the leaderboard has it.
     """
     for device in ("cpu", "cuda"):
         if file_of(device).exists():

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 import distgp
 from distgp._util.checks import silenced, warn_user
-from distgp._util.threads import at_once, on_threads
+from distgp._util.threads import Abandoned, at_once, go_on, on_threads
 from distgp._util.waiting import SPINS
 from distgp.linalg import JitterWarning
 
@@ -41,6 +42,57 @@ def test_threads_wait_for_a_little_and_then_sleep():
     said = told(code, GOMP_SPINCOUNT="77")
     assert "GOMP_SPINCOUNT = '77'" in said and said.endswith("77\n")
     assert f"'{SPINS}'" not in told("import distgp.kernels", OMP_WAIT_POLICY="active")
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_calls_beside_one_that_fails_end_too():
+    """They look whether anybody waits for them still, and are waited for until they have ended."""
+    began, ended = threading.Event(), []
+
+    def call(number: int) -> None:
+        if number:
+            began.wait(30)
+            raise KeyboardInterrupt
+        try:
+            while True:
+                began.set()
+                go_on()
+                time.sleep(0.01)
+        except Abandoned:
+            ended.append(number)
+            raise
+
+    with pytest.raises((KeyboardInterrupt, Abandoned)):
+        on_threads(call, [1, 0])
+    assert ended == [0]
+    go_on()  # of calls that are over nothing is left
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_training_on_threads_ends_with_the_others():
+    """An interrupt ends trials side by side within a round."""
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    rounds = []
+
+    def call(number: int) -> None:
+        if number:
+            time.sleep(0.3)
+            raise KeyboardInterrupt
+        while len(rounds) < 500:
+            distgp.DistributedGPRegressor("exact", 1, n_iter=3).fit(X, np.sin(X[:, 0]))
+            rounds.append(number)
+
+    with silenced(Warning), pytest.raises((KeyboardInterrupt, Abandoned)):
+        on_threads(call, [1, 0])
+    assert len(rounds) < 500
 
 
 FORKED_AND_FITTED = """

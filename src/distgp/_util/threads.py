@@ -6,9 +6,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import cache, cached_property, wraps
 from typing import ClassVar, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -75,24 +75,48 @@ def blas_threads(threads: int) -> Iterator[None]:
                     library.set_num_threads(before)
 
 
+class Abandoned(BaseException):
+    """Raised in a call of `on_threads` whose result nobody waits for any more."""
+
+
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+def go_on() -> None:
+    """Raise `Abandoned` where a call beside this one has failed, or the user has interrupted all."""
+    event = _abandoned.get()
+    if event is not None and event.is_set():
+        raise Abandoned
+
+
 def on_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function on items, on as many threads as PyTorch has, each call with one of its own.
 
     For many small matrices, for which PyTorch's threads would wait for each other in every operation.
     Gradients are enabled in the calls or not as they are here, and what is silenced here is silenced there.
+    Where one fails, or the user interrupts, those calls that look by `go_on` end too, and are waited for.
     """
     threads, gradients = torch.get_num_threads(), torch.is_grad_enabled()
     if threads == 1 or len(items) < 2:
         return [function(item) for item in items]
 
+    over = threading.Event()
+
     def call(context: Context, item: Item) -> Result:
         torch.set_num_threads(1)
+        context.run(_abandoned.set, over)
         with torch.set_grad_enabled(gradients):
             return context.run(function, item)
 
     try:
         with blas_threads(1):
-            return list(_pool(threads).map(call, (copy_context() for _ in items), items))
+            calls = [_pool(threads).submit(call, copy_context(), item) for item in items]
+            try:
+                return [one.result() for one in calls]
+            except BaseException:
+                over.set()
+                wait([one for one in calls if not one.cancel()])
+                raise
     finally:
         torch.set_num_threads(threads)
 

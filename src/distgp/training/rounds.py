@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from distgp._util.progress import Progress
+from distgp._util.threads import go_on
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
 from distgp.engines import Kinds, Placement
@@ -254,6 +255,7 @@ class Rounds:
 
         Raises Stop where nothing changes any more, or nothing works any more.
         """
+        go_on()
         self.vectors, self.failed = vectors, self.failed or failed
         one = vectors if vectors.ndim == 1 else vectors.mean(0)
         now = time.perf_counter()

@@ -77,6 +77,13 @@ def test_rows_unlike_the_training_rows_are_told_of_once(capsys):
         ),
         ("take them as new ones with unknown='new'", "as new ones with --unknown-categories new"),
         ("a neighbour, leave it out", "a neighbour, leave it out"),
+        ("give validation='groups' and groups=", "give --validation groups and --groups"),
+        ("give calibrate='conformal'; or n_iter=200", "--calibrate conformal; or --n-iter 200"),
+        (
+            'Take expert="nearest", or a larger time_limit',
+            "--expert nearest, or a larger --time-limit",
+        ),
+        ("weights (sample_weight) per group", "weights (--weight) per group"),
     ],
 )
 def test_remedies_are_said_in_options(said, told):

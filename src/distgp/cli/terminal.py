@@ -81,15 +81,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-OPTIONS = {name: f"--{name}" for name in ("missing", "dates", "categorical", "validation")}
-OPTIONS["unknown"] = "--unknown-categories"
+SAME = ("missing", "dates", "categorical", "validation", "calibrate", "expert", "kernel", "mean")
+LONGER = ("n_iter", "n_experts", "n_inducing", "time_limit", "noise_variance", "target_transform")
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SAME, *LONGER, "groups")}
+OPTIONS |= {"unknown": "--unknown-categories", "sample_weight": "--weight"}
 """The options by which the command line says what parameters say in messages of the library."""
 
 
 def in_options(text: str) -> str:
     """Say in options of the command line what a message of the library says in parameters."""
-    given = rf"\b({'|'.join(OPTIONS)})=\[?'([^']*)'\]?"
+    given = rf"\b({'|'.join(OPTIONS)})=\[?['\"]([^'\"]*)['\"]\]?"
     text = re.sub(given, lambda found: f"{OPTIONS[found[1]]} {shlex.quote(found[2])}", text)
+    longer = rf"(?<![\w-])({'|'.join(LONGER)}|sample_weight|groups(?==))\b"
+    text = re.sub(rf"{longer}=(?=\w)", lambda found: f"{OPTIONS[found[1]]} ", text)
+    text = re.sub(rf"{longer}=?", lambda found: OPTIONS[found[1]], text)
     name = re.match(r"column '([^']*)'", text)
     out = "" if name is None else f"leave it out (--drop {shlex.quote(name[1])})"
     return text.replace("leave it out", out) if out else text

@@ -15,6 +15,7 @@ from distgp.diagnostics.findings import (
     InducingWarning,
     NotConvergedWarning,
     NothingLearntWarning,
+    WeightsWarning,
     warn_about_fit,
 )
 from distgp.experts import inducing
@@ -154,6 +155,43 @@ def test_nothing_learnt_is_told(options):
         "same everywhere. Check that the rows of X belong to those" in found[NothingLearntWarning]
     )
     assert told((X, y), noise=9.0, training=None)[1] == {}  # these are the user's own values
+
+
+@pytest.mark.parametrize("n", [100, 300])
+def test_a_linear_trend_is_something_learnt(n):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3))
+    y = X @ [3.0, 1.0, -2.0] + 0.3 * rng.normal(size=n)
+    assert NothingLearntWarning not in told((X, y), mean="linear")[1]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.NothingLearntWarning")
+def test_where_all_is_noise_the_rows_themselves_are_uncertain_too(seed):
+    """A kernel so short that it is noise itself would predict the training rows with their own noise."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(300, 3)), rng.normal(size=300)
+    gp = DistributedGPRegressor("exact", 1).fit(X, y)
+    assert gp.predict(X, return_std=True)[1].min() > 0.8
+
+
+@pytest.mark.parametrize("options", [{}, {"n_experts": 3}, {"expert": "sparse"}], ids=str)
+def test_weights_that_hide_the_noise_are_told(options):
+    X, y = make_data(120)
+    weight = np.linspace(2.0, 4.5, 120)
+    _, found = told_of_weights(X, y, weight, **options)
+    assert "a row counts as 3.25 copies on average" in found[WeightsWarning]
+    assert "give noise_variance=1 / number" in found[WeightsWarning]
+    for fine in ({"fixed": ["noise"]}, {"training": None}):
+        assert WeightsWarning not in told_of_weights(X, y, weight, **options | fine)[1]
+    assert WeightsWarning not in told_of_weights(X, y, weight / weight.mean(), **options)[1]
+
+
+def told_of_weights(X, y, weight, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gp = DistributedGPRegressor(**{"expert": "exact"} | options).fit(X, y, sample_weight=weight)
+    return gp, {warning.category: str(warning.message) for warning in caught}
 
 
 @pytest.mark.filterwarnings(

@@ -321,11 +321,15 @@ def drawn(placement: Placement[Any], size: int, seed: int) -> Shard:
 
 @travels("moments")
 def target_moments(batch: Shard) -> Tensor:
-    """n, Σy and Σy², of all copies. The targets are standardised, so that no digits are lost."""
+    """n, Σy, Σy² and the sum of rows' own noise variances, 1 where they have none, of all copies.
+
+    The targets are standardised, so that no digits are lost.
+    """
     rows = batch.flatten().without_padding()
     y = rows.y.double()
     w = torch.ones_like(y) if rows.weight is None else rows.weight.double()
-    return torch.stack([w.sum(), (w * y).sum(), (w * y.square()).sum()]).cpu()
+    noise = w if rows.noise is None else w * rows.noise.double()
+    return torch.stack([w.sum(), (w * y).sum(), (w * y.square()).sum(), noise.sum()]).cpu()
 
 
 def _lowest(item: HoldsRows, size: int, seed: int) -> Shard:

@@ -43,6 +43,9 @@ SAMPLE = 64
 UNEXPLAINED = 0.2
 """The share of the noise variance that inducing inputs may leave unexplained. It is below 1 wherever
 training ended: the bound is best where the noise is the error that is left plus what is unexplained."""
+MOST_COPIES = 2.0
+"""Copies that rows may count as, on average: for copies without scatter the likelihood grows without limit
+as the noise vanishes, and with more of them training may end there."""
 NAMED_AT_MOST = 6
 """Hyperparameters at bounds that one text names; of more, it gives the number."""
 
@@ -91,7 +94,16 @@ class InducingWarning(FitWarning, inducing.InducingWarning):
     )
 
 
-KINDS = (NotConvergedWarning, BoundWarning, NothingLearntWarning, InducingWarning)
+class WeightsWarning(FitWarning):
+    """Rows count as so many copies, with equal targets, that the model learns that there is no noise."""
+
+    remedy = (
+        "If targets are means of several observations, give noise_variance=1 / number in place of "
+        "sample_weight; if weights say how much a row matters, divide them by their mean"
+    )
+
+
+KINDS = (NotConvergedWarning, BoundWarning, NothingLearntWarning, InducingWarning, WeightsWarning)
 
 
 def warn_about_fit(
@@ -107,7 +119,13 @@ def warn_about_fit(
     """
     bounded = frozenset(given_bounds or ())
     checks = [
-        (unfinished(m, rows), at_bounds(m, bounded), nothing_learnt(m, rows), too_few(m))
+        (
+            unfinished(m, rows),
+            at_bounds(m, bounded),
+            nothing_learnt(m, rows),
+            too_few(m),
+            too_many_copies(m),
+        )
         for m in models
     ]
     names = [f"target {i}" for i in range(len(models))] if targets is None else targets
@@ -186,9 +204,11 @@ def nothing_learnt(model: TargetModel, rows: int) -> str | None:
     result = model.training
     if result is None or result.bounds is None or rows < LEAST_ROWS:
         return None
+    if model.scaling.slope is not None:  # the trend was learnt, and it may be all there is
+        return None
     moments = [part for part in model.ensemble.placement.map(_target_moments) if part is not None]
     if moments and "noise" in result.bounds:
-        n, total, squares, own = torch.stack(moments).sum(0).tolist()
+        n, total, squares, own, _ = torch.stack(moments).sum(0).tolist()
         variance = squares / n - (total / n) ** 2
         noise = float(model.ensemble.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
         if noise >= ALL_NOISE * variance > 0:
@@ -256,17 +276,37 @@ def _closest(posterior: Posterior, X: Tensor, numbers: Tensor) -> Tensor:
 
 @travels("moments")
 def _target_moments(posterior: Posterior) -> Tensor | None:
-    """Return n, Σy and Σy² of a worker's rows, and how many have a weight or a noise of their own.
+    """Return n, Σy and Σy² of a worker's rows, how many have a weight or a noise of their own, and Σw.
 
     None where the rows are no longer held.
     """
     shard = posterior.shard
     if shard is None:
         return None
-    y = shard.y[shard.rows >= 0].double()
+    real = shard.rows >= 0
+    y = shard.y[real].double()
     own = 0 if shard.weight is None and shard.noise is None else len(y)
-    counts = y.new_tensor([len(y), own])
-    return torch.stack([counts[0], y.sum(), y.square().sum(), counts[1]]).cpu()
+    copies = len(y) if shard.weight is None else float(shard.weight[real].sum())
+    return torch.stack(
+        [*y.new_tensor([len(y)]), y.sum(), y.square().sum(), *y.new_tensor([own, copies])]
+    ).cpu()
+
+
+def too_many_copies(model: TargetModel) -> str | None:
+    """Tell as how many copies rows count, where these hide the noise that was to be learnt."""
+    result = model.training
+    if result is None or "noise" not in (result.bounds or {}):
+        return None
+    moments = [part for part in model.ensemble.placement.map(_target_moments) if part is not None]
+    if not moments:
+        return None
+    n, _, _, _, copies = torch.stack(moments).sum(0).tolist()
+    if not copies > MOST_COPIES * n:
+        return None
+    return (
+        f"with these weights a row counts as {copies / n:.3g} copies on average, whose targets are the "
+        "same: from copies that do not scatter the model learns that there is next to no noise"
+    )
 
 
 def too_few(model: TargetModel) -> str | None:

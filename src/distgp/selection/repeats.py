@@ -41,9 +41,8 @@ def warn_of_repeats(
     if share > NOTICEABLE:
         warn_user(
             f"{about}{100 * share:.3g} % of the {n:,} rows have the same inputs as an earlier row. They "
-            "are held out together; but the model takes each for an observation of its own, so that "
-            "copies make it too certain. Remove copies; where a row stands for several observations, "
-            "give it once, with their mean and their number in sample_weight; where rows belong "
+            "are held out together, and the model takes each for an observation of its own. If they are, "
+            "nothing is wrong. If they are copies, remove them: they make it too certain. If rows belong "
             "together, give validation='groups' and groups=",
             RepeatsWarning,
         )

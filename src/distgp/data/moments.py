@@ -15,10 +15,12 @@ from distgp.data.scaling import (
     common_scale,
     refuse_beyond_poles,
     refuse_far,
+    refuse_hardly_any_rows,
     refuse_lost,
     scale_of,
 )
 from distgp.data.shard import Shard
+from distgp.data.shard import sizes as sizes_of
 from distgp.data.table import TableError
 from distgp.engines import Placement, travels
 
@@ -48,7 +50,10 @@ def scaling_of(
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
     x_scale = common_scale(scale[:-1], blocks)
     found = Scaling(mean[:-1], x_scale, float(mean[-1]), float(scale[-1]))
-    return _with_slope(placement, found, float(n)) if linear else found
+    if not linear:
+        return found
+    refuse_hardly_any_rows(int(sizes_of(placement).sum()), int(varies[:-1].sum()))
+    return _with_slope(placement, found, float(n))
 
 
 def _with_slope(placement: Placement[Shard], scaling: Scaling, n: float) -> Scaling:

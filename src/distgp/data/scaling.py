@@ -61,6 +61,8 @@ class Scaling:
         refuse_fill_values("a target", y[:, None])
         x_mean, x_scale = _spread(X, weight)
         x_scale = common_scale(x_scale, blocks)
+        if linear:
+            refuse_hardly_any_rows(len(y), int((np.ptp(X, axis=0) > 0).sum()))
         slope = _slope((X - x_mean) / x_scale, y, weight) if linear else None
         left = y if slope is None else y - ((X - x_mean) / x_scale) @ slope
         y_mean, y_scale = _spread(left[:, None], weight)
@@ -144,6 +146,15 @@ def refuse_far(
     moved = abs(standard - given).flatten() > 0
     if not float(size.max()) <= LARGEST[dtype] or bool((moved & (size > FAR)).any()):
         raise _too_far(what, float(given.flatten()[int(size.argmax())]), dtype)
+
+
+def refuse_hardly_any_rows(n: int, d: int) -> None:
+    """Refuse a linear trend in d columns through all n rows, which would leave nothing of the target."""
+    if n <= d + 1:
+        raise ValueError(
+            f'mean="linear" needs more rows than the {d} columns that vary and one more, got {n} rows to '
+            'learn from: a trend would go through all of them. Give mean="constant", or more rows'
+        )
 
 
 def refuse_beyond_poles(X: np.ndarray | Tensor, latitudes: Sequence[int]) -> None:

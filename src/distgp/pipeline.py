@@ -156,7 +156,7 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
     shards = placed.of_target(column)
     if row_noise is not None:
         row_noise = row_noise / scaling.y_scale**2
-    theta, learning = starting_point(plan, scaling, column, row_noise is not None)
+    theta, learning = starting_point(plan, scaling, column, row_noise)
     result = None if learning is None else learning.on(plan.kind, shards)
     theta = theta if result is None else result.parameters
     with telling("theta", lambda _: theta):
@@ -178,7 +178,7 @@ def condition(
 
 
 def starting_point(
-    plan: Plan, scaling: Scaling, column: int, factor: bool
+    plan: Plan, scaling: Scaling, column: int, row_noise: float | None
 ) -> tuple[Parameters, Learning | None]:
     """θ to start from, and how to learn a better one; None where nothing is trained.
 
@@ -186,16 +186,17 @@ def starting_point(
     chosen ended, which has seen nearly as much; or else at what the kernel says, or at shorter
     lengthscales.
     """
-    initial = plan.initial(scaling, factor)
+    initial = plan.initial(scaling, row_noise)
     start, search, found_in = initial.parameters, initial.named, ""
     if plan.found:
         found = plan.found[min(column, len(plan.found) - 1)]
         moved = initial.moved_to(found, plan.fixed)
         search = moved is None and (search or plan.found_in != "trial")
         start, found_in = (start, "") if moved is None else (moved, plan.found_in)
-    if plan.algorithm is None:
+    paths, fixed = initial.parameters.paths, [*plan.fixed, *initial.fixed]
+    held = {path for name in fixed for path in paths(name)}
+    if plan.algorithm is None or held >= set(initial.parameters.unconstrained()):
         return start, None
-    paths = initial.parameters.paths
     given = {path: pair for name, pair in plan.bounds.items() for path in paths(name)}
     learning = Learning(
         plan.algorithm,
@@ -206,7 +207,7 @@ def starting_point(
         plan.training_rows,
         _priors(plan, initial),
         initial.bounds(capped=plan.normalize) | given,
-        [*plan.fixed, *initial.fixed],
+        fixed,
         plan.seed,
         plan.verbose,
         plan.refines,
@@ -299,8 +300,8 @@ def _new_expert(plan: Plan, target: TargetModel, shard: Shard) -> Posterior:
         return expert.condition(theta, stack([shard]))
     own = theta[-1]
     m = None if own.inducing is None else len(own.inducing)
-    factor = target.likelihood.row_noise is not None
-    _, learning = starting_point(replace(plan, found=()), target.scaling, 0, factor)
+    own_noise = target.likelihood.row_noise
+    _, learning = starting_point(replace(plan, found=()), target.scaling, 0, own_noise)
     if learning is not None and shard.n >= max(LEAST_LEARNT, m or 0):
         learning = replace(learning, inducing="auto" if m is None else m)
         own = learning.on(expert, sample.placed([shard])).parameters[0]

@@ -54,6 +54,8 @@ OWN_SHARD = 1_000
 """Rows per expert that learns hyperparameters of its own."""
 TIME_LIMIT = 180.0
 """Seconds that a fit is planned for where the user says nothing."""
+LIKELY_NOISE = 0.01, 1.0
+"""Variances of the noise that training may start from, where the rows say theirs up to a factor."""
 POLISHING = 0.6
 """The share of the time limit in which a θ found by nearest rows may be polished."""
 LEAST_CALIBRATED = 50
@@ -210,13 +212,17 @@ class Plan:
         given = self.n_inducing
         return scaling.inputs(given, self.like) if isinstance(given, np.ndarray) else given
 
-    def initial(self, scaling: Scaling | None = None, factor: bool = False) -> Initial:
+    def initial(self, scaling: Scaling | None = None, row_noise: float | None = None) -> Initial:
         """Kernel and noise that training starts from, with inputs standardised by this scaling.
 
-        With `factor` rows have noise variances of their own, and the noise is a factor of them.
+        With `row_noise`, the mean of rows' own noise variances, the noise is a factor of them: 1, unless it
+        is learnt and the noise would be far from anything that the standardised target suggests.
         """
         assert self.kernel is not None and self.schema is not None
-        noise, layout = 1.0 if factor else self.noise, layout_of(self.schema, scaling)
+        noise, layout = self.noise, layout_of(self.schema, scaling)
+        if row_noise is not None:
+            low, high = (level / row_noise for level in LIKELY_NOISE)
+            noise = 1.0 if "noise" in self.fixed else min(max(1.0, low), high)
         return Initial.of(self.kernel, noise, layout, self.like, self.kernel_units)
 
     @property

@@ -46,6 +46,33 @@ def with_noise(n, seed=0):
     return dataclasses.replace(data, weight=weight, noise=noise)
 
 
+@pytest.mark.parametrize("variance", [1e-9, 1e6, 1e9])
+def test_the_unit_of_noise_variances_changes_no_prediction(variance):
+    """Limits of the noise are in units of the targets' variance, of which it is a factor of the rows'."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2))
+    y, P = np.sin(X[:, 0]) + 0.1 * rng.normal(size=150), rng.normal(size=(20, 2))
+    gp = DistributedGPRegressor("exact", 1).fit(X, y, noise_variance=np.ones(150))
+    other = DistributedGPRegressor("exact", 1).fit(X, y, noise_variance=np.full(150, variance))
+    close(other.predict(P), gp.predict(P), rtol=0, atol=2e-3)
+    close(other.noise_ * variance / gp.noise_, 1.0, rtol=1e-2)
+
+
+def test_the_floor_of_the_noise_is_one_that_its_dtype_can_hold():
+    rows = placed([shard(50, 2, 0)])
+    floors = [
+        Limits.of({}, {}, 1e-4, rows, dtype).free["noise"][0]
+        / Limits.of({}, {}, 1.0, rows, dtype).now["noise"][0]
+        for dtype in (torch.float64, torch.float32)
+    ]
+    close(floors, [1e-8, 100 * torch.finfo(torch.float32).eps])
+
+
+def test_one_row_left_out_shows_no_error():
+    one, other = (Score(torch.tensor([value])) for value in (1.0, 2.0))
+    assert not other.beats(one, 2.0)
+
+
 @pytest.mark.parametrize("n", [30, 1_100], ids=["small", "large"])
 def test_leaving_out_a_row_is_fitting_without_it(n):
     data = with_noise(n)

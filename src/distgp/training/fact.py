@@ -118,7 +118,8 @@ class Lbfgs:
         moved = self._curvature.moved(_array(self.x)) if self._known else None
         evaluate(self.x)
         if moved is not None:
-            self._by_known_curvature(evaluate, least)
+            with suppress(NothingToGain):
+                self._by_known_curvature(evaluate, least)
             if self._best is None or not self._descends(self._best, moved, WORTH * least):
                 return
         while self._best is not None:

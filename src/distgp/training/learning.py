@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
 
 from distgp._util.progress import doing, telling
 from distgp.data import shard as sample
@@ -37,7 +36,8 @@ from distgp.training.stage import faint, starts, train
 FIRST_ROUNDS = 10
 """Rounds from each of two starts, after which training goes on from one of the ends."""
 DECISIVE = 1.0
-"""Nats by which the start with longer lengthscales must lead then, since the rows preferred the other."""
+"""Nats by which the start with longer lengthscales must lead then, since the rows preferred the other; and
+by which another must lead one with a faint signal."""
 LARGEST_PART = 0.25
 """The part of its rows that one large expert learns from first, at most, for blocks to be worth it."""
 MOST_BLOCKS = 4
@@ -84,7 +84,8 @@ class Learning:
     def on(self, expert: Expert, shards: Placement[Shard]) -> TrainingResult:
         """Learn θ of experts of this kind, in the stages that the kind asks for."""
         shards.map(_check_room, expert)
-        limits = Limits.of(self.bounds, self.uncapped, self.algorithm.least_noise, shards)
+        least, dtype = self.algorithm.least_noise, self.start.noise.dtype
+        limits = Limits.of(self.bounds, self.uncapped, least, shards, dtype)
         result = joined(self._learnt(expert, shards, limits))
         ours = "noise" in limits.free and "noise" not in {*self.fixed, *(self.priors or ())}
         if not (self.refine and ours and expert.holds_rows and self.algorithm.agrees):
@@ -171,7 +172,7 @@ class Learning:
             return None
         early, racer = self.algorithm.with_rounds(FIRST_ROUNDS), replace(self, curvature=None)
         found = racer._train(early, expert, weak, rows, bounds)
-        better = found.objective < self._objective(expert, last.parameters, rows)
+        better = found.objective - DECISIVE < self._objective(expert, last.parameters, rows)
         return found if better else None
 
     def _by_stages(
@@ -220,7 +221,9 @@ class Learning:
     ) -> TrainingResult:
         """The end of a few rounds from each start that is the best; the first must lead clearly.
 
-        Where it tells next to nothing of the rows, a start with a faint signal is raced too.
+        Where it tells next to nothing of the rows, a start with a faint signal is raced too, and taken
+        unless it is clearly worse: a kernel that is noise itself explains them as well, but for the rows
+        themselves it predicts their own noise.
         What the way to the optimum has shown of the curvature is not that around it, and is forgotten.
         """
         racer = replace(self, curvature=None)
@@ -235,7 +238,10 @@ class Learning:
         far, near = (raced(theta) for theta in points)
         best = far if far[0] < near[0] - DECISIVE else near
         weak = faint(points[0], self.fixed) if tells_little(best[1], rows) else None
-        return min([best] if weak is None else [best, raced(weak)], key=itemgetter(0))[1]
+        if weak is None:
+            return best[1]
+        last = raced(weak)
+        return best[1] if best[0] < last[0] - DECISIVE else last[1]
 
     def _objective(self, expert: Expert, theta: Parameters, rows: Placement[Shard]) -> float:
         """The objective at θ, infinite where it has none."""

@@ -41,8 +41,9 @@ LOST = 10.0
 FELT = 1e3
 """The sum over rows of the variance that a column's slope adds, in units of the noise's, from which on the
 likelihood surely tells whether the column matters."""
-LEAST_NOISE = 1e-8
-"""The floor of the noise in units of the target's variance, once it is lifted."""
+LEAST_NOISE, LEAST_EPS = 1e-8, 100.0
+"""The floor of the noise in units of the target's variance, once it is lifted; and in rounding errors of
+the dtype, below which factorisations fail."""
 LITTLE_NOISE, MOST_NOISE, NOISE_STEP = 1e-4, 0.1, math.sqrt(10.0)
 """Noise below the first may be raised up to the second, both in units of the target's variance."""
 LITTLE = 0.1
@@ -67,14 +68,16 @@ class Limits(NamedTuple):
         uncapped: Mapping[str, tuple[float, float]],
         least: float,
         shards: Placement[Shard],
+        dtype: torch.dtype,
     ) -> Limits:
         """The bounds given and a floor of the noise, and those of them that may be lifted.
 
         The floor is `least`, and `LEAST_NOISE` once it is lifted, in units of the target's variance.
         """
-        variance = _target_variance(shards)
-        floor = {"noise": (least * variance, math.inf)}
-        free = {"noise": (LEAST_NOISE * variance, math.inf)} if "noise" not in bounds else {}
+        all_noise = _noise_alone(shards)
+        lowest = min(least, max(LEAST_NOISE, LEAST_EPS * torch.finfo(dtype).eps))
+        floor = {"noise": (least * all_noise, math.inf)}
+        free = {"noise": (lowest * all_noise, math.inf)} if "noise" not in bounds else {}
         return Limits(floor | dict(bounds), free | dict(uncapped))
 
     def lifted(self, lifts: str, theta: Parameters) -> Limits:
@@ -124,8 +127,8 @@ class Score(NamedTuple):
 
 
 def _error(values: Tensor) -> float:
-    """The standard error of their mean."""
-    return float(values.std()) / math.sqrt(len(values))
+    """The standard error of their mean; infinite where one value alone does not show it."""
+    return float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 
 def score(theta: Parameters, shards: Placement[Shard], seed: int, most: int = HELD_OUT) -> Score:
@@ -143,12 +146,12 @@ def with_noise_allowed(
     no noise at all; but a row to predict may be like another in its inputs and not in its target. The
     rows held out are predicted without such rows.
     """
-    variance = _target_variance(shards)
-    if not float(theta.noise) < LITTLE_NOISE * variance:
+    all_noise = _noise_alone(shards)
+    if not float(theta.noise) < LITTLE_NOISE * all_noise:
         return theta
     level, best = float(theta.noise), theta
     first = least = scored(theta)
-    while (level := NOISE_STEP * level) <= MOST_NOISE * variance:
+    while (level := NOISE_STEP * level) <= MOST_NOISE * all_noise:
         more = replace(theta, noise=torch.full_like(theta.noise, level))
         found = scored(more)
         if first.beats(found, ERRORS):
@@ -222,7 +225,8 @@ def within_reach(theta: Parameters, start: Parameters, shards: Placement[Shard])
     """
     values, first = theta.kernel.parameters(), start.kernel.parameters()
     lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
-    felt = math.sqrt(sum(shards.map(_signal, theta)) / (FELT * float(theta.noise)))
+    noise = float(theta.noise) * noise_of_row(shards)
+    felt = math.sqrt(sum(shards.map(_signal, theta)) / (FELT * noise))
     near = {
         name: torch.where(
             value > LOST * first[name], value.clamp_max(max(1.0, felt) * first[name]), value
@@ -277,13 +281,31 @@ def merged(rows: Shard) -> Shard:
 
 
 def tells_little(found: TrainingResult, shards: Placement[Shard]) -> bool:
-    """Whether θ explains the rows that it was found from hardly better than noise alone would."""
-    noise_alone = 0.5 * (1.0 + math.log(2.0 * math.pi * _target_variance(shards)))
-    return found.objective > (found.rows or 0) * (noise_alone - LITTLE)
+    """Whether θ explains the rows that it was found from hardly better than noise alone would.
+
+    With noise variances of their own, rows tell that in other units: they are taken to tell enough.
+    """
+    copies, variance, noise = _moments(shards)
+    if noise != 1.0:
+        return False
+    count = (found.rows or 0) * copies / float(sample.sizes(shards).sum())
+    alone = 0.5 * (1.0 + math.log(2.0 * math.pi * variance))
+    return found.objective > count * (alone - LITTLE)
 
 
-def _target_variance(shards: Placement[Shard]) -> float:
-    """The variance of the targets, or 1 where they do not vary."""
-    moments = torch.stack(shards.map(sample.target_moments)).sum(0)
-    found = float(moments[2] / moments[0] - (moments[1] / moments[0]).square())
-    return found if found > 0 else 1.0
+def noise_of_row(shards: Placement[Shard]) -> float:
+    """The mean of rows' own noise variances, of which σ² is a factor; 1 where they have none."""
+    return _moments(shards)[2]
+
+
+def _noise_alone(shards: Placement[Shard]) -> float:
+    """The noise σ² that alone would explain the variance of the targets."""
+    _, variance, noise = _moments(shards)
+    return variance / noise
+
+
+def _moments(shards: Placement[Shard]) -> tuple[float, float, float]:
+    """The number of copies, the variance of the targets or 1 where they do not vary, and `noise_of_row`."""
+    n, total, squares, noise = torch.stack(shards.map(sample.target_moments)).sum(0).tolist()
+    variance = squares / n - (total / n) ** 2
+    return n, variance if variance > 0 else 1.0, noise / n

@@ -16,7 +16,7 @@ from distgp.data.rows import Rows, Schema, learnt
 from distgp.data.shard import sizes
 from distgp.experts import ExactExpert
 from distgp.pipeline import place, starting_point
-from distgp.plan import resolve
+from distgp.plan import FIRST_KERNEL, resolve
 from distgp.selection import (
     ChoiceWarning,
     CoverWarning,
@@ -462,6 +462,22 @@ def test_a_linear_mean_is_kept_far_away():
         DistributedGPRegressor(mean="linear", normalize=False).fit(X, y)
 
 
+def test_a_linear_mean_through_all_rows_is_refused(tmp_path):
+    """Nothing would be left of the target, so that predictions would seem certain."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(8, 7)), columns=list("abcdefg")).assign(same=1.0)
+    table["y"] = rng.normal(size=8)
+    table.to_parquet(tmp_path / "rows.parquet")
+    said = "needs more rows than the 7 columns that vary and one more, got 8 rows to learn from"
+    with pytest.raises(ValueError, match=said):
+        DistributedGPRegressor(mean="linear").fit(table.drop(columns="y"), table["y"])
+    with pytest.raises(ValueError, match=said):
+        DistributedGPRegressor(mean="linear").fit_parquet(tmp_path / "rows.parquet", "y")
+    with pytest.warns(CoverWarning, match="8 rows seem too few"):
+        gp = DistributedGPRegressor(mean="linear").fit(table[["a", "b", "same"]], table["y"])
+    assert gp.predict(table[["a", "b", "same"]], return_std=True)[1].min() > 0.1
+
+
 def test_the_signal_variance_stays_near_the_targets():
     X, y = smooth(120)
     smooth_target = X[:, 0] + 1e-3 * y  # its likelihood grows with the variance for ever
@@ -635,7 +651,7 @@ def test_priors_of_ours_give_way_to_what_the_user_says():
 
     def priors(given: dict[str, Any], n: int = 30):
         plan = resolve(DistributedGPRegressor(**given).get_params(), Schema(8), n)
-        learning = starting_point(plan, placed.scalings[0], 0, factor=False)[1]
+        learning = starting_point(plan, placed.scalings[0], 0, None)[1]
         assert learning is not None and learning.priors is not None
         return learning.priors
 
@@ -687,6 +703,13 @@ def test_hardly_any_rows_are_told_though_nothing_can_be_measured(n, d, options, 
         DistributedGPRegressor(**options).fit(rng.normal(size=(n, d)), rng.normal(size=n))
     told = [str(one.message) for one in found if one.category is CoverWarning]
     assert [one.startswith(said) for one in told] == [True] if said else not told
+
+
+def test_hardly_any_rows_of_a_file_are_told_too(tmp_path):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(4, 2)), columns=["x", "y"])
+    table.to_parquet(tmp_path / "rows.parquet")
+    with pytest.warns(CoverWarning, match="4 rows are too few to learn from"):
+        DistributedGPRegressor(n_iter=3).fit_parquet(tmp_path / "rows.parquet", "y")
 
 
 @pytest.mark.parametrize(("n_iter", "begins"), [(None, 110), (9, 220)])
@@ -758,6 +781,55 @@ def test_trials_of_kernels_are_not_stopped():
     names = [one.name for one in gp.choice_.trials if one.rows is not None]
     assert all(name.startswith("independent") for name in names)
     assert sum(", " in one.name for one in gp.choice_.trials) >= len(KERNELS_TRIED) - 1
+
+
+def test_the_first_kernel_is_settled_where_it_wins():
+    """The way to fit is measured with it, and the fit has it too."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(220, 2))
+    gp = DistributedGPRegressor(kernel="auto").fit(X, np.abs(X[:, 0]) + 0.1 * rng.normal(size=220))
+    assert gp.settled_["kernel"] == FIRST_KERNEL == "matern52"
+    assert ", " not in gp.choice_.best.name and str(gp.kernel_).startswith("Scale(kernel=Matern52")
+
+
+@pytest.mark.parametrize("fold", [2, 4])
+def test_a_trial_that_fails_part_way_is_no_measure_for_the_others(fold, monkeypatch):
+    """The other ways are measured on all rows, and not against the folds that went well."""
+    predict, calls = candidates.predict_gaussian, []
+
+    def broken(*given, **options):
+        calls.append(None)
+        if len(calls) == fold:
+            raise MemoryError("no memory")
+        return predict(*given, **options)
+
+    monkeypatch.setattr(candidates, "predict_gaussian", broken)
+    X, y = smooth(240)
+    gp = DistributedGPRegressor(n_iter=5).fit(X, y)
+    other, exact = (one for one in gp.choice_.trials if not one.baseline)
+    assert exact.name == "exact GP" and exact.error == "no memory"
+    assert other.chosen and other.rows is None and not other.error
+
+
+def test_what_a_later_fit_measures_is_told_beside_what_is_kept():
+    """warm_start keeps the way to fit; the kernel is "auto" for the first time, and is measured."""
+    X, y = smooth(240)
+    gp = DistributedGPRegressor(n_iter=5, warm_start=True).fit(X, y)
+    kept = dict(gp.settled_)
+    gp.set_params(kernel="auto").fit(X, y)
+    assert gp.settled_ == kept | {"kernel": gp.settled_["kernel"]} and gp.choice_.fits == 0
+    assert sum("as given" in one.name for one in gp.choice_.trials) == len(KERNELS_TRIED)
+    last, measured = gp.choice_, gp.settled_
+    gp.fit(X, y)
+    assert gp.settled_ == measured and gp.choice_ == replace(last, fits=1)
+
+
+@pytest.mark.parametrize("n", [60, 240])
+def test_where_all_hyperparameters_are_fixed_nothing_is_trained(n):
+    X, y = smooth(n)
+    gp = DistributedGPRegressor(fixed=["noise", "lengthscale", "variance"], noise=0.05).fit(X, y)
+    assert gp.noise_ == 0.05 and gp.model_.targets[0].training is None
+    assert n < 200 or not any(one.error for one in gp.choice_.trials)
 
 
 def test_figures_of_fewer_rows_come_last():

@@ -162,8 +162,9 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         held out.
     time_limit : float or None, default=180
         The seconds that "auto" plans a fit for; None or infinity for no limit. By an estimate, it chooses
-        work that should fit into them, but it does not stop work that takes longer. Up to 1,500 rows it
-        changes nothing: the exact GP of all rows takes seconds, and is always tried.
+        work that should fit into them, but it does not stop work that takes longer. The estimate depends on
+        how fast and how busy the machine is, and the model may with it; with None it does not. Up to 1,500
+        rows it changes nothing: the exact GP of all rows takes seconds, and is always tried.
     calibrate : "conformal", "mondrian" or None, default=None
         Whether intervals are made to cover what they say (split-conformal prediction). A fifth of the rows,
         at most 10,000, is then held out of the fit as `validation` says, to learn how wide intervals must
@@ -1037,8 +1038,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     def _keep(self, plan: Plan, fitted: Fitted) -> DistributedGPRegressor:
         """Keep what was fitted, and warn of what is doubtful about it."""
         past = self._past()
-        last = past if past.holds(self.get_params(deep=False)) else fitted
-        self.choice_, self.settled_ = last.choice, dict(last.settled)
+        if not past.holds(self.get_params(deep=False)):
+            past = Past()
+        self.choice_ = past.choice if fitted.choice is None else fitted.choice
+        self.settled_ = {**past.settled, **fitted.settled}
         vars(self).pop("_reached", None)
         self.model_, self.engine_ = fitted.model, fitted.engine
         vars(self).pop("cv_results_", None)

@@ -155,6 +155,9 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     with _reached(choice, settled):
         plan, placed = rows.place(plan, *transforms)
         model = placed.with_inputs(fit(plan, placed), plan)
+    if choice is None and plan.algorithm is not None:
+        d = len(placed.schema.places)
+        warn_of_hardly_any_rows(rows.n, d, _least_to_measure(d))
     if held is not None:
         model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled)
@@ -300,7 +303,8 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
         others = baselines(rows, parts, plan.seed)
         least = min(baseline.nlpd for baseline in others)
         ways = _ways(plan, rows) if plan.measures_ways else []
-        # The best way to fit is measured with the first of the kernels.
+        if plan.kernel is None:  # the best way to fit is measured with the first of the kernels
+            ways = [way.with_kernels()[0]._replace(name=way.name) for way in ways]
         kernels = len(KERNELS_TRIED) - bool(ways) if plan.kernel is None else 0
         if not ways and not kernels:
             ways = [taken(plan) if at_once else as_given(plan)]

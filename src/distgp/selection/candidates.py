@@ -274,6 +274,7 @@ def tried_on(
             trial = replace(trial, rows=len(densities))
     except FAILURES as error:
         lacked = error if isinstance(error, MemoryError) else None
+        learnt, residuals, densities, predicted = (), None, None, None
         trial = failed(candidate.name, error, time.perf_counter() - begin)
     return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted, short)
 

@@ -140,12 +140,24 @@ def test_many_repeats_are_told(options):
     gp.fit(np.concatenate([X, X[:2]]), np.concatenate([y, y[:2]]))  # not 1 %
 
 
-def test_repeats_are_told_only_where_rows_are_held_out():
-    X, y = smooth(100)
+@pytest.mark.parametrize("options", [{}, {"expert": "exact"}, {"expert": "nearest"}], ids=str)
+def test_copies_are_told_where_nothing_is_held_out_too(options):
+    """Equal inputs alone are no harm there: they may be observed several times."""
+    X, y = smooth(60)
     twice, targets = np.concatenate([X, X]), np.concatenate([y, y])
-    DistributedGPRegressor(expert="exact", n_iter=2).fit(twice, targets)
-    with pytest.warns(RepeatsWarning, match="50 % of the 200 rows"):
-        DistributedGPRegressor(n_iter=2).fit(twice, targets)
+    gp = DistributedGPRegressor(n_iter=2, **options)
+    with pytest.warns(
+        RepeatsWarning, match="50 % of the 120 rows repeat an earlier row, target incl"
+    ):
+        gp.fit(twice, targets)
+    gp.fit(twice, np.concatenate([y, y + 0.01]))
+    gp.set_params(training=None).fit(twice, targets)  # nothing is learnt from them
+
+
+def test_equal_inputs_are_told_where_rows_are_held_out():
+    X, y = smooth(100)
+    with pytest.warns(RepeatsWarning, match="50 % of the 200 rows have the same inputs"):
+        DistributedGPRegressor(n_iter=2).fit(np.concatenate([X, X]), np.concatenate([y, y + 0.01]))
 
 
 @pytest.mark.parametrize(
@@ -563,17 +575,41 @@ def test_a_trial_that_is_worse_than_a_baseline_is_tried_again(
     assert nlpd[name] < nlpd["ridge regression"]
 
 
+@pytest.mark.parametrize("stopped", ["iterations", "tolerance"])
+def test_a_trial_of_one_exact_gp_is_tried_again_too(stopped, monkeypatch):
+    """It learns from all rows once, and its folds tell nothing of its training."""
+    X, y = smooth(240)
+    seen, learn = [], Learning.on
+
+    def spoilt(learning, expert, shards):
+        found = learn(learning, expert, shards)
+        seen.append((learning.algorithm.n_iter, learning.seed))
+        if seen[-1] != (60, 0) or expert.name != "exact":
+            return found
+        bad = replace(found.parameters, noise=1e3 * found.parameters.noise)
+        return replace(found, parameters=bad, stopped=stopped)
+
+    monkeypatch.setattr(Learning, "on", spoilt)
+    gp = DistributedGPRegressor(random_state=0).fit(X, y)
+    assert (180, 1) in seen
+    nlpd = {trial.name: trial.nlpd for trial in gp.choice_.trials}
+    assert nlpd["exact GP"] < nlpd["ridge regression"]
+
+
 def test_a_second_trial_is_made_where_it_may_end_elsewhere():
     candidate = next(way for way in ways_to_fit(5_000) if way.name == "sparse, pooled")
     trial = Trial("one", 1.0, 1.0, 0.9, 0.1)
     short = candidates.Tried(candidate, trial, (), out_of_rounds=True)
-    second = short.second(None)
+    second = short.second(0.99, None)
     assert second is not None and second.trial == {"n_inducing": 256, "n_iter": 90}
-    assert short.second(31) == second and short.second(30) is None, "no more rounds were asked for"
-    assert short._replace(candidate=second).second(None) is None, "there is no third"
-    assert short._replace(out_of_rounds=False).second(None) is None
-    assert short._replace(trial=replace(trial, rows=80)).second(None) is None
-    nearest = short._replace(candidate=ways_to_fit(5_000)[0], out_of_rounds=False).second(5)
+    assert short.second(1.0, None) is None, "it is not worse than the baseline"
+    assert short.second(0.99, 31) == second
+    assert short.second(0.99, 30) is None, "no more rounds were asked for"
+    assert short._replace(candidate=second).second(0.99, None) is None, "there is no third"
+    ended = short._replace(out_of_rounds=False)
+    assert ended.second(0.99, None) is None and ended.second(0.9, 30) == second
+    assert short._replace(trial=replace(trial, rows=80)).second(0.9, None) is None
+    nearest = ended._replace(candidate=ways_to_fit(5_000)[0]).second(0.99, 5)
     assert nearest is not None and nearest.trial["training"] == SLOWER
 
 

@@ -11,11 +11,11 @@ import distgp
 from distgp import DistributedGPRegressor
 from distgp.diagnostics.findings import (
     BoundWarning,
+    CopiesWarning,
     FitWarning,
     InducingWarning,
     NotConvergedWarning,
     NothingLearntWarning,
-    WeightsWarning,
     warn_about_fit,
 )
 from distgp.experts import inducing
@@ -180,11 +180,11 @@ def test_weights_that_hide_the_noise_are_told(options):
     X, y = make_data(120)
     weight = np.linspace(2.0, 4.5, 120)
     _, found = told_of_weights(X, y, weight, **options)
-    assert "a row counts as 3.25 copies on average" in found[WeightsWarning]
-    assert "give noise_variance=1 / number" in found[WeightsWarning]
+    assert "a row counts as 3.25 copies on average" in found[CopiesWarning]
+    assert "give noise_variance=1 / number" in found[CopiesWarning]
     for fine in ({"fixed": ["noise"]}, {"training": None}):
-        assert WeightsWarning not in told_of_weights(X, y, weight, **options | fine)[1]
-    assert WeightsWarning not in told_of_weights(X, y, weight / weight.mean(), **options)[1]
+        assert CopiesWarning not in told_of_weights(X, y, weight, **options | fine)[1]
+    assert CopiesWarning not in told_of_weights(X, y, weight / weight.mean(), **options)[1]
 
 
 def told_of_weights(X, y, weight, **options):

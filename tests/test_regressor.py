@@ -43,6 +43,10 @@ def naive_gp(X, y, X_new):
 # Some of scikit-learn's checks fit targets that have nothing to do with the inputs.
 @pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.NothingLearntWarning")
 @pytest.mark.filterwarnings("ignore::distgp.selection.CoverWarning")  # some targets are noise
+@pytest.mark.filterwarnings(
+    "ignore::distgp.selection.RepeatsWarning"
+)  # weights are checked by copies
+@pytest.mark.filterwarnings("ignore::distgp.diagnostics.findings.CopiesWarning")
 @parametrize_with_checks(
     [
         DistributedGPRegressor(),

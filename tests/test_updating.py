@@ -50,6 +50,7 @@ def test_weights_of_one_change_no_bit(name):
     np.testing.assert_array_equal(gp.fit(X, y, np.ones(60)).predict(X, return_std=True), plain)
 
 
+@pytest.mark.filterwarnings("ignore::distgp.selection.RepeatsWarning")
 def test_trained_on_weights_as_on_copies():
     X, y = data(150)
     weight = np.arange(150) % 3

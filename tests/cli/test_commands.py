@@ -102,7 +102,7 @@ BAD = [
     (["fit", "nowhere.csv", "--target", "level", "-o", "x.safetensors"], "there is no file 'nowhere.csv'"),
     (["fit", "empty.csv", "--target", "level", "-o", "x.safetensors"], "empty"),
     (["fit", "train.csv", "--target", "level", "-o", "no/x.safetensors"], "there is no folder 'no'"),
-    ([*FIT, "--n-experts", "500"], "n_experts=500 is more than the 400 rows"),
+    ([*FIT, "--n-experts", "500"], "--n-experts 500 is more than the 400 rows"),
     ([*FIT, "--aggregation", "best"], "aggregation must be one of"),
     ([*FIT, "--partition-column", "county"], "no column 'county'; there are id, east"),
     ([*FIT, "--workers", "2"], "--address and --workers are for --engine ray"),
@@ -504,7 +504,7 @@ def test_weights_noise_transform_and_calibration_are_columns_and_options(run, fo
     scores = json.loads(run("score", "w.safetensors", "w.csv", "--json", cwd=folder).stdout)
     np.testing.assert_allclose(scores["nlpd"], gp.nlpd(table, table["level"]))
     bad = run(*fit, "--force", "--target-transform", "root", cwd=folder, fails=True).stderr
-    assert "target_transform must be one of None, 'auto', 'log', 'yeo-johnson', got 'root'" in bad
+    assert "--target-transform must be one of None, 'auto', 'log', 'yeo-johnson', got 'root'" in bad
 
 
 def test_what_was_said_in_fitting_holds_in_python_and_on_the_command_line(run, folder):

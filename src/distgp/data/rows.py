@@ -117,6 +117,7 @@ class Rows:
     ) -> Rows:
         """Build rows from what `fit` takes for each, checked."""
         weight = numbers_of_rows("sample_weight", sample_weight, len(X), least=0.0)
+        weight = None if weight is not None and (weight == 1.0).all() else weight
         noise = numbers_of_rows("noise_variance", noise_variance, len(X))
         one_of_each("time", time, len(X))
         one_of_each("groups", groups, len(X))

@@ -43,9 +43,10 @@ SAMPLE = 64
 UNEXPLAINED = 0.2
 """The share of the noise variance that inducing inputs may leave unexplained. It is below 1 wherever
 training ended: the bound is best where the noise is the error that is left plus what is unexplained."""
-MOST_COPIES = 2.0
-"""Copies that rows may count as, on average: for copies without scatter the likelihood grows without limit
-as the noise vanishes, and with more of them training may end there."""
+MOST_COPIES, NO_NOISE = 1.5, 1e-3
+"""Copies that rows may count as, on average, and the share of the targets' variance below which a noise is
+next to none: for copies without scatter the likelihood grows without limit as the noise vanishes, and with
+more of them training may end there."""
 NAMED_AT_MOST = 6
 """Hyperparameters at bounds that one text names; of more, it gives the number."""
 
@@ -94,8 +95,8 @@ class InducingWarning(FitWarning, inducing.InducingWarning):
     )
 
 
-class WeightsWarning(FitWarning):
-    """Rows count as so many copies, with equal targets, that the model learns that there is no noise."""
+class CopiesWarning(FitWarning):
+    """Rows count as copies with equal targets, and the model learnt that there is next to no noise."""
 
     remedy = (
         "If targets are means of several observations, give noise_variance=1 / number in place of "
@@ -103,7 +104,7 @@ class WeightsWarning(FitWarning):
     )
 
 
-KINDS = (NotConvergedWarning, BoundWarning, NothingLearntWarning, InducingWarning, WeightsWarning)
+KINDS = (NotConvergedWarning, BoundWarning, NothingLearntWarning, InducingWarning, CopiesWarning)
 
 
 def warn_about_fit(
@@ -293,19 +294,20 @@ def _target_moments(posterior: Posterior) -> Tensor | None:
 
 
 def too_many_copies(model: TargetModel) -> str | None:
-    """Tell as how many copies rows count, where these hide the noise that was to be learnt."""
+    """Tell as how many copies rows count, where next to no noise was learnt, which these may hide."""
     result = model.training
     if result is None or "noise" not in (result.bounds or {}):
         return None
     moments = [part for part in model.ensemble.placement.map(_target_moments) if part is not None]
     if not moments:
         return None
-    n, _, _, _, copies = torch.stack(moments).sum(0).tolist()
-    if not copies > MOST_COPIES * n:
+    n, total, squares, _, copies = torch.stack(moments).sum(0).tolist()
+    noise = float(model.ensemble.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
+    if copies <= MOST_COPIES * n or noise > NO_NOISE * (squares / n - (total / n) ** 2):
         return None
     return (
-        f"with these weights a row counts as {copies / n:.3g} copies on average, whose targets are the "
-        "same: from copies that do not scatter the model learns that there is next to no noise"
+        f"with these weights a row counts as {copies / n:.3g} copies on average, all with the same target. "
+        "Copies do not scatter, so the model has learnt that there is next to no noise"
     )
 
 

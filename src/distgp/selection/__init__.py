@@ -46,7 +46,12 @@ from distgp.selection.candidates import (
     tried_on,
     ways_to_fit,
 )
-from distgp.selection.repeats import RepeatsWarning, labels_of_repeats, warn_of_repeats
+from distgp.selection.repeats import (
+    RepeatsWarning,
+    labels_of_repeats,
+    warn_of_repeats,
+    warn_of_repeats_in_files,
+)
 from distgp.selection.residuals import (
     CoverWarning,
     NeighboursWarning,
@@ -109,7 +114,7 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     asked, held = is_auto(plan.target_transform), None
     if plan.target_transform is not None:
         plan = logarithms.checked(plan, rows)
-    warn_of_repeats(plan, rows.X)
+    warn_of_repeats(plan, rows)
     if plan.calibrate is not None:
         train, test = _calibration_rows(plan, rows)
         rows, held = rows.take(train), rows.take(test)
@@ -157,7 +162,7 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
         model = placed.with_inputs(fit(plan, placed), plan)
     if choice is None and plan.algorithm is not None:
         d = len(placed.schema.places)
-        warn_of_hardly_any_rows(rows.n, d, _least_to_measure(d))
+        warn_of_hardly_any_rows(model.targets[0].ensemble.row_count(), d, _least_to_measure(d))
     if held is not None:
         model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled)
@@ -183,7 +188,7 @@ def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:
     end = calibration.held_out(min(rows.n, TRIAL_SAMPLE)) if last else 0
     found = rows.sample(plan, TRIAL_SAMPLE, end)
     some = found.rows
-    warn_of_repeats(plan, some.X, found.copies, rows.n)
+    warn_of_repeats_in_files(plan, found.copies, rows.n)
     if plan.calibrate is None:
         return some, None, rows
     if last:
@@ -287,8 +292,8 @@ class _Trying(NamedTuple):
     def _one(self, candidate: Candidate, first: Tried | None = None) -> Tried:
         """Try one, and where it is worse than a baseline a second time, if that may end elsewhere."""
         found = tried_on(self.plan, self.rows, self.parts, candidate, first)
-        slower = found.second(cast("int | None", self.plan.given["n_iter"]))
-        if slower is None or found.trial.nlpd <= self.least:
+        slower = found.second(self.least, cast("int | None", self.plan.given["n_iter"]))
+        if slower is None:
             return found
         other = replace(self.plan, seed=self.plan.seed + 1)
         return better_of(found, tried_on(other, self.rows, self.parts, slower, first))

@@ -37,7 +37,7 @@ from distgp.plan import FIRST_KERNEL, Plan, resolve
 from distgp.predicting import predict_gaussian
 from distgp.selection import logarithms
 from distgp.selection.residuals import Residuals
-from distgp.selection.trials import FAILURES, Choice, Divisions, Trial, failed, scored
+from distgp.selection.trials import FAILURES, MARGIN, Choice, Divisions, Trial, failed, scored
 from distgp.training import NearestRows
 
 EXACT_ALONE = 1_500
@@ -205,17 +205,17 @@ class Tried(NamedTuple):
     predicted: tuple[np.ndarray, ...] | None = None
     out_of_rounds: bool = False
 
-    def second(self, asked: int | None) -> Candidate | None:
-        """The candidate with its second trial, of as many rounds as were `asked` for at most.
+    def second(self, least: float, asked: int | None) -> Candidate | None:
+        """The candidate with its second trial, where the first is worse than `least`, a baseline's NLPD.
 
-        None where that would end where the first has: rounds change nothing for training that ended with
-        some left. A trial that was stopped can hardly win anyway.
+        It has as many rounds as were `asked` for at most. None where it would hardly change the choice:
+        where rounds change nothing, since the first has ended with some left, and is worse by next to
+        nothing. A trial that was stopped can hardly win anyway.
         """
         first, again = self.candidate.trial.get("n_iter"), self.candidate.again
-        more = first is None or (
-            self.out_of_rounds and (asked is None or asked > cast("int", first))
-        )
-        if not again or not more or self.trial.rows is not None:
+        more = self.out_of_rounds and (asked is None or asked > cast("int", first or 0))
+        worth = first is None or more or self.trial.nlpd > least + MARGIN
+        if not again or self.trial.nlpd <= least or not worth or self.trial.rows is not None:
             return None
         return self.candidate._replace(trial=again, again=MappingProxyType({}))
 
@@ -254,11 +254,11 @@ def tried_on(
     learnt, residuals, densities, predicted, lacked = (), None, None, None, None
     short = False
     try:
-        for model, test in _fitted(plan, rows, parts, candidate):
+        for model, test, out_of_rounds in _fitted(plan, rows, parts, candidate):
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
-            short |= any(t.training and t.training.stopped == "iterations" for t in model.targets)
+            short |= out_of_rounds
             mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
             some = places[: len(mean)]
             residuals = Residuals.of(some, rows.y[some], mean, np.sqrt(variance))
@@ -281,22 +281,32 @@ def tried_on(
 
 def _fitted(
     plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate
-) -> Iterator[tuple[Model[TargetModel], np.ndarray]]:
-    """Fit a candidate to the rows to learn from of each part; with it come the places of those held out."""
-    settings, given = {**candidate.settings, **candidate.trial}, ()
+) -> Iterator[tuple[Model[TargetModel], np.ndarray, bool]]:
+    """Fit a candidate to the rows to learn from of each part.
+
+    With it come the places of those held out, and whether training ended for want of rounds.
+    """
+    settings, given, short = {**candidate.settings, **candidate.trial}, (), False
     asked = plan.given["n_iter"]
     if asked is not None and "n_iter" in settings:
         settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
     if candidate.learns_once and len(parts) == FOLDS:
         quick = plan.trial(settings, len(rows))
-        given = tuple(t.parameters for t in fit(quick, place(quick, rows)).targets)
+        model = fit(quick, place(quick, rows))
+        given, short = tuple(t.parameters for t in model.targets), _ran_out(model)
 
     for train, test in parts:
         some = rows.take(train[: candidate.rows])
         quick = plan.trial(settings, len(some))
         if given:
             quick = replace(quick, algorithm=None, found=given, found_in="trial")
-        yield fit(quick, place(quick, some)), test
+        model = fit(quick, place(quick, some))
+        yield model, test, short or _ran_out(model)
+
+
+def _ran_out(model: Model[TargetModel]) -> bool:
+    """Whether training of a target ended for want of rounds."""
+    return any(t.training and t.training.stopped == "iterations" for t in model.targets)
 
 
 def at_once_on(plan: Plan, rows: Rows) -> int:

@@ -2,11 +2,12 @@
 
 Sums and compositions of sines of inputs spread evenly over [−1, 1]^d, with noise of standard deviation 0.1,
 learnt by `DistributedGPRegressor()` from n rows, with the priors that few rows get and without them.
-Printed are the share of 500 new targets in their 90 % intervals, and the NLPD in units of the training
-targets' standard deviation, each as a mean over functions and seeds with its standard error; and how
-often a `CoverWarning` said that rows are too few.
+Written are, for each function and number of rows, the share of 500 new targets in their 90 % intervals,
+and the NLPD in units of the training targets' standard deviation, as means over seeds with the lowest
+cover of all; and how often a `CoverWarning` said that rows are too few.
 
-    python benchmarks/few_rows.py [--seeds 10] [--only 15x8 …]
+    python benchmarks/few_rows.py [--seeds 10] [--only 15x8 …]     writes benchmarks/results/few-rows.csv
+    python benchmarks/few_rows.py --page                           writes the table into docs/results.md
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from _measure import measured_with, read_csv, table_in_page, write_csv
 
 import distgp
 from distgp.diagnostics import metrics
 from distgp.plan import Plan
 from distgp.selection import CoverWarning
 
+RESULTS = Path(__file__).parent / "results" / "few-rows.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 CASES = ((15, 8), (30, 8), (49, 8), (60, 60), (150, 60))
 TESTED = 500
 NOISE = 0.1
@@ -68,30 +73,61 @@ def measured(
     return metrics.coverage(*figures), metrics.nlpd(*figures), warned
 
 
-def line(n: int, d: int, seeds: int) -> str:
-    """The figures of one number of rows and columns, without and with the priors."""
-    cells = [f"{n}", f"{d}"]
-    for few_rows in (False, Plan.few_rows):
+def measured_case(function: Callable[[np.ndarray], np.ndarray], n: int, d: int, seeds: int) -> dict:
+    """The figures of one function and number of rows and columns, with the priors and without them."""
+    row: dict[str, object] = {"rows": n, "columns": d, "function": function.__name__}
+    for kind, few_rows in (("without", False), ("", Plan.few_rows)):
         with patch.object(Plan, "few_rows", few_rows):
-            found = np.array([[measured(f, n, d, s) for s in range(seeds)] for f in FUNCTIONS])
-        found = found.reshape(-1, 3)
-        error = found.std(0, ddof=1) / np.sqrt(len(found))
-        cells += [f"{found[:, i].mean():.3f} ± {error[i]:.3f}" for i in (0, 1)]
-        cells += [f"{100 * found[:, 2].mean():.0f} %"]
-    return "| " + " | ".join([*cells[:4], *cells[5:]]) + " |"
+            found = np.array([measured(function, n, d, seed) for seed in range(seeds)])
+        ending = f"_{kind}" if kind else ""
+        row |= {
+            f"cover{ending}": f"{found[:, 0].mean():.4f}",
+            f"nlpd{ending}": f"{found[:, 1].mean():.4f}",
+        }
+        row |= {f"lowest_cover{ending}": f"{found[:, 0].min():.4f}"}
+        if not kind:
+            row |= {"warned": f"{found[:, 2].mean():.2f}", "seeds": seeds}
+    return row
+
+
+def page() -> None:
+    """Write the table into the page, between its marks."""
+    rows = read_csv(RESULTS)
+    head = ["rows × columns", "cover without priors", "cover", "lowest function", "NLPD", "warned"]
+    lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
+    for case in dict.fromkeys((row["rows"], row["columns"]) for row in rows):
+        some = [row for row in rows if (row["rows"], row["columns"]) == case]
+
+        def mean(name: str, some: list[dict[str, str]] = some) -> float:
+            return float(np.mean([float(row[name]) for row in some]))
+
+        lowest = min(some, key=lambda row: float(row["cover"]))
+        cells = [" × ".join(case), f"{mean('cover_without'):.2f}", f"{mean('cover'):.2f}"]
+        cells += [f"{float(lowest['cover']):.2f} ({lowest['function'].replace('_', ' ')})"]
+        cells += [f"{mean('nlpd'):.2f}", f"{100 * mean('warned'):.0f} %"]
+        lines.append("| " + " | ".join(cells) + " |")
+    table_in_page(
+        PAGE, "few rows", [*lines, "", measured_with([row | {"device": ""} for row in rows])]
+    )
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, or write what was measured into the page."""
+    parser = argparse.ArgumentParser(description="Do intervals hold where rows are few?")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=[f"{n}x{d}" for n, d in CASES])
+    parser.add_argument("--page", action="store_true", help="write the table and measure nothing")
     asked = parser.parse_args()
-    print("| rows | columns | cover without | NLPD without | cover | NLPD | warned |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    if asked.page:
+        page()
+        return
+    found = []
     for name in asked.only:
         n, d = map(int, name.split("x"))
-        print(line(n, d, asked.seeds), flush=True)
+        for function in FUNCTIONS:
+            found.append(measured_case(function, n, d, asked.seeds))
+            print(found[-1], flush=True)
+            write_csv(found, RESULTS, "cpu")
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ def _check_device(device: str) -> None:
     try:
         torch.zeros((), device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} is not to be had here: {error}") from error
+        raise ValueError(f"device {device!r} is not available here: {error}") from error
 
 
 def _device_name(device: str) -> str:

@@ -114,6 +114,15 @@ def test_rows_with_the_same_inputs_are_held_out_together(repeated):
     assert sorted(np.concatenate([test for _, test in _folds(X, 3)])) == list(range(len(X)))
 
 
+@pytest.mark.parametrize(("kind", "times"), [("random", 1), ("last", 2), ("groups", 2)])
+def test_rows_beyond_those_learnt_from_are_predicted_twice(kind, times):
+    """By models that saw other rows, or saw them in another order, since figures there depend on it."""
+    rows = Rows(np.arange(120.0)[:, None], np.zeros(120), Schema(1), groups=np.arange(120) // 10)
+    parts = divisions(rows, kind, 20, seed=3)
+    assert [len(test) for _, test in parts] == [20 // times] * times
+    assert len({tuple(train) for train, _ in parts}) == times
+
+
 def test_rows_that_do_not_repeat_are_held_out_as_they_were():
     X = np.random.default_rng(0).normal(size=(50, 3))
     for inputs in (X, np.zeros((50, 3))):  # where all are the same, nothing can be kept together
@@ -671,10 +680,11 @@ def cover_of(gp, X, y):
 
 
 @pytest.mark.filterwarnings("ignore::distgp.selection.CoverWarning")
-def test_intervals_hold_where_rows_are_few_for_their_columns():
+@pytest.mark.parametrize(("n", "d"), [(40, 20), (30, 8)])
+def test_intervals_hold_where_rows_are_few_for_their_columns(n, d):
     covers, without = [], []
     for seed in range(4):
-        X, y, X_test, y_test = narrow(40, 20, seed)
+        X, y, X_test, y_test = narrow(n, d, seed)
         covers.append(cover_of(DistributedGPRegressor().fit(X, y), X_test, y_test))
         plain = DistributedGPRegressor(n_iter=99).fit(X, y)  # the user has said how to train
         without.append(cover_of(plain, X_test, y_test))

@@ -411,7 +411,7 @@ BAD_OPTIONS = [
     ({"n_iter": 0}, "n_iter must be a positive integer or None"),
     ({"training_rows": 0}, "training_rows must be a positive integer"),
     ({"engine": "spark"}, "engine must be 'local'"),
-    ({"device": "abacus"}, "device 'abacus' is not to be had here"),
+    ({"device": "abacus"}, "device 'abacus' is not available here"),
     ({"dtype": "float16"}, "dtype must be one of 'float64', 'float32', got 'float16'"),
     (
         {"expert": "exact", "n_experts": 2, "aggregation": "pooled"},

@@ -134,7 +134,7 @@ class ModelMixin(BaseEstimator, ABC):
 
     @property
     def feature_relevance_(self) -> np.ndarray:
-        """How fast the function changes along each column: inverse lengthscales, as shares that sum to 1.
+        """The inverse lengthscale of each column, as shares that sum to 1: how fast the function changes.
 
         The shape is (columns,) or (targets, columns); `diagnostics.summary.feature_relevance` explains the
         numbers. They do not say how much a column matters for predictions: see `importance`.

@@ -1,4 +1,4 @@
-"""A fitted model: all that predicts, and all that a file holds."""
+"""A fitted model: everything that predictions and files need."""
 
 from __future__ import annotations
 

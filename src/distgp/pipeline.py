@@ -1,4 +1,4 @@
-"""The way from rows to a model, top to bottom.
+"""The steps from rows to a model, in order.
 
     Rows → place → train θ → condition experts → combine → Model
 

@@ -602,7 +602,7 @@ def tensor_like(device: object, dtype: torch.dtype) -> Tensor:
     try:
         return torch.zeros((), dtype=dtype, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(f"device {device!r} is not to be had here: {error}") from error
+        raise ValueError(f"device {device!r} is not available here: {error}") from error
 
 
 # One resolver for each parameter, in the order in which they are checked.

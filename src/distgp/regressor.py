@@ -1,4 +1,4 @@
-"""The scikit-learn face: parameters, their documentation, and methods of a few lines.
+"""The scikit-learn estimator: its parameters, their documentation, and short methods.
 
 A fit is `read` → `resolve` → `fit_rows`: rows as numbers, a plan of objects, a model.
 """
@@ -102,7 +102,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         an object.
     noise : float, default=0.1
         The noise variance (nugget) that training starts from. If `fit` is given noise variances of the
-        rows, the model learns a factor that multiplies these; it starts at 1, and this number is not used.
+        rows, the model learns a factor that multiplies these, and this number is not used.
     mean : {"constant", "linear"}, default="constant"
         The level that the GP describes deviations from, and that most kernels return to far from all rows:
         the mean of the target, or a linear trend in the inputs. The trend is fitted by least squares before
@@ -336,7 +336,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             normalised: twice the weights are twice the data.
         noise_variance : array-like of shape (n,), optional
             The noise variance of each target, in its units, squared. The noise of the model is then a
-            factor of these, which starts at 1 and is trained; `fixed=["noise"]` holds it there.
+            factor of these, which is trained; `fixed=["noise"]` holds it at 1.
         time : array-like of shape (n,) or str, optional
             For validation="last": when each row was observed, as numbers or dates, or the name of a
             column of X, which stays an input. By default rows are in the order of time.

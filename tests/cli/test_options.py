@@ -116,4 +116,4 @@ def test_a_regressor_of_the_default_options_is_the_default_regressor(run, folder
 
 def test_the_help_of_a_time_limit_says_where_it_has_no_effect():
     (option,) = (option for option in TABLE if option.name == "time_limit")
-    assert "it changes nothing up to 1,500 rows" in option.help
+    assert "no effect up to 1,500 rows" in option.help

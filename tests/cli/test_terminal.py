@@ -20,9 +20,9 @@ NO_MEMORY = "out of memory: use fewer rows or inducing inputs, or more experts"
         (MemoryError("no room"), 2, f"distgp: {NO_MEMORY} (no room)\n"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2,
          f"distgp: {NO_MEMORY} ([enforce fail] DefaultCPUAllocator: can't allocate memory)\n"),
-        (RuntimeError("k"), 1, "distgp: unexpected RuntimeError: k (this is a mistake of distgp's own)\n"),
+        (RuntimeError("k"), 1, "distgp: unexpected RuntimeError: k (this is a bug in distgp)\n"),
         (EngineError("lost"), 2, "distgp: lost\n"),
-        (KeyError("k"), 1, "distgp: unexpected KeyError: 'k' (this is a mistake of distgp's own)\n"),
+        (KeyError("k"), 1, "distgp: unexpected KeyError: 'k' (this is a bug in distgp)\n"),
         (KeyboardInterrupt(), 130, "distgp: interrupted\n"),
     ],
 )  # fmt: skip

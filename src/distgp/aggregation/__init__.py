@@ -1,4 +1,4 @@
-"""Aggregation: one posterior out of many experts'."""
+"""Ways to combine the posteriors of many experts into one."""
 
 from distgp.aggregation.base import (
     AGGREGATORS,

@@ -31,7 +31,7 @@ DRAWN = 150
 
 @dataclass(frozen=True)
 class Gain:
-    """What a model is worth at new places, beside boosting.
+    """Tell what a model is worth at new places, beside boosting.
 
     Attributes
     ----------
@@ -78,9 +78,9 @@ def demonstrate(rows: int, picture: Path, show: bool) -> None:
     _draw(model, (X, y), new, results, picture)
     experts = (
         f"The model is made of {model.n_experts_} experts, Gaussian processes on a part of the rows each. "
-        "There are several ways to combine them. Here they are at the same places, beside the one GP of "
-        f"all rows that they stand for ({full[0]}). W2 is the distance to it. RMSE is that of "
-        f"observations, whose noise alone is {NOISE}."
+        "There are several ways to combine them. Here they are at the same places, beside one Gaussian "
+        f"process of all rows, which they approximate ({full[0]}). W2 is the distance between the "
+        f"predictions. RMSE is that of observations, whose noise alone is {NOISE}."
     )
     for text in (str(gain), experts):
         typer.echo(f"{textwrap.fill(text, 100)}\n")

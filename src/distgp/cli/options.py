@@ -269,9 +269,9 @@ TABLE = (
     Option("test", float, "share of rows held out for testing", "compare", 0.2),
     # Prediction.
     Option("interval", float, "probability between lower and upper", "predict", 0.9),
-    Option("latent", bool, "of the function, without noise", "predict"),
+    Option("latent", bool, "predict the function, without the noise of observations", "predict"),
     Option("aggregation", Text, "another aggregator than fitted", READS, None),
-    Option("prefix", str, "before mean, std, lower, upper", "predict", ""),
+    Option("prefix", str, "text in front of the new columns' names", "predict", ""),
     Option(
         "missing", Missing | None, "missing values; default: as the model was fitted", READS, None
     ),
@@ -290,10 +290,20 @@ TABLE = (
     Option(
         "validation", Validation, "rows held out: at random, the last ones, or whole groups", FITS
     ),
-    Option("time", Text, "column that orders the rows for --validation last; no input", FITS),
-    Option("groups", Text, "column of the groups held out whole; no input", FITS),
-    Option("weight", Text, "column of the rows' weights, as copies; no input", "fit"),
-    Option("noise_variance", Text, "column of the targets' noise variances; no input", "fit"),
+    Option(
+        "time",
+        Text,
+        "column that orders the rows for --validation last; not used as an input",
+        FITS,
+    ),
+    Option("groups", Text, "column of the groups held out whole; not used as an input", FITS),
+    Option("weight", Text, "column of the rows' weights, as copies; not used as an input", "fit"),
+    Option(
+        "noise_variance",
+        Text,
+        "column of the targets' noise variances; not used as an input",
+        "fit",
+    ),
     Option(
         "target_transform", str, "none, log, yeo-johnson, or auto: log if that is better", "fit"
     ),
@@ -323,8 +333,8 @@ TABLE = (
     Option(
         "time_limit",
         float,
-        "seconds that auto plans a fit for, inf for any: a plan, not an alarm; it changes nothing up to "
-        "1,500 rows",
+        "seconds that a fit should take, by an estimate; longer work is not stopped; inf for no limit; no "
+        "effect up to 1,500 rows",
         FITS,
     ),
     Option("n_iter", int | None, "rounds of training, at most", FITS),
@@ -362,7 +372,7 @@ TABLE = (
     Option(
         "names",
         Text,
-        "names by which clients may call the server, by comma; default: localhost and addresses alone",
+        "host names that the server answers to, by comma; default: localhost and IP addresses only",
         "serve",
     ),
     Option(
@@ -385,7 +395,7 @@ TABLE = (
     # What is told.
     Option("force", bool, "overwrite what exists", "fit predict compare demo"),
     Option("json", bool, "print one JSON object instead of text", "fit predict score compare info"),
-    Option("quiet", bool, "no progress", "fit predict score compare serve demo"),
+    Option("quiet", bool, "show no progress", "fit predict score compare serve demo"),
 )
 
 

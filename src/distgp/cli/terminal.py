@@ -110,7 +110,7 @@ def _judged(error: Exception) -> tuple[int, str]:
     marks = ("allocate memory", "out of memory", "bad_alloc")  # PyTorch says it in the text alone
     if isinstance(error, MemoryError) or any(mark in said.lower() for mark in marks):
         return 2, f"out of memory: use fewer rows or inducing inputs, or more experts ({said})"
-    return 1, f"unexpected {kind}: {said} (this is a mistake of distgp's own)"
+    return 1, f"unexpected {kind}: {said} (this is a bug in distgp)"
 
 
 @contextmanager

@@ -303,7 +303,7 @@ def _join(address: str | None) -> None:
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         there = "this machine" if address == "local" else address
         said = " ".join(str(error).split())[:300]
-        raise EngineError(f"no Ray cluster to be had at {there}: {said}") from error
+        raise EngineError(f"cannot reach a Ray cluster at {there}: {said}") from error
     _STARTED_HERE.append(True)
 
 

@@ -1,4 +1,4 @@
-"""Backtests of forecasts: how good a model would have been, had it been used before.
+"""Backtests: how good earlier forecasts of a model would have been.
 
 `backtest` fits a model on the rows before each of several moments, and judges its forecasts of the rows
 after it, beside the seasonal naive forecast and gradient boosting.

@@ -228,6 +228,7 @@ def nearest(X, y, **options):
     return DistributedGPRegressor(expert="nearest", n_inducing=0, **options).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::distgp.selection.RepeatsWarning")
 def test_the_floor_of_the_noise_is_lifted_for_functions_but_not_for_copies(few_are_refined):
     X, y = make_data(120, noise=0.0)
     assert float(nearest(X, y).noise_) < 1e-5

@@ -13,6 +13,7 @@ and since Kw = Sw − σ²w = L_ll e_l − σ²w, that in the variance needs no 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,8 @@ from distgp.kernels.stationary import TOLERATED
 
 TILE = 32
 """Rows of the blocks that the lower triangle of a kernel matrix is made of."""
+AT_ONCE = 2**16
+"""Entries of kernel matrices that are made at a time on a CPU, while they are in its cache."""
 
 
 class Neighbours(NamedTuple):
@@ -47,6 +50,10 @@ class _Rows(NamedTuple):
 
     a: Tensor
     square: Tensor
+
+    def of_sets(self, some: slice) -> _Rows:
+        """All rows of some of the sets."""
+        return _Rows(self.a[some], self.square[some])
 
     def some(self, start: int, stop: int | None = None) -> _Rows:
         """Those from one place to another in every set."""
@@ -72,10 +79,12 @@ class LastRows(torch.autograd.Function):
         """Evaluate the formulas above for rows relative to the last."""
         wanted = any(ctx.needs_input_grad)  # pyright: ignore[reportAttributeAccessIssue]
         K = rows.a.new_empty(*sets.y.shape, sets.y.shape[-1])
-        _square_between(rows, rows, K)
         slope = torch.empty_like(K) if wanted and shape.proportional is None else None
-        shape.shape_(K, slope)
-        K.mul_(variance)
+        for some in _few_sets(K):
+            part = rows.of_sets(some)
+            _square_between(part, part, K[some])
+            shape.shape_(K[some], None if slope is None else slope[some])
+            K[some].mul_(variance)
         each = noise.expand(K.shape[:-1]) if sets.factor is None else noise * sets.factor
         y = sets.y
         if not bool(sets.real.all()):
@@ -90,7 +99,8 @@ class LastRows(torch.autograd.Function):
             last[:, -1] = 1.0
             w, alpha = linalg.solve_upper(L, torch.cat([last, u], -1)).unbind(-1)
             p = (0.5 * (t.square() + 1.0))[:, None] * w - t[:, None] * alpha
-            M, scale = (K, shape.proportional or 0.0) if slope is None else (slope, variance)
+            own = shape.steepness * variance
+            M, scale = (K, shape.proportional or 0.0) if slope is None else (slope, own)
             in_lengths = _by_column(M, rows.a, w, p).mul_(-2.0 * scale)
             in_lengths = in_lengths.sum(-1, keepdim=True) if len(lengths) == 1 else in_lengths
             pw = p * w
@@ -145,10 +155,12 @@ def _lower(found: Shaped, rows: _Rows) -> Tensor:
     out = rows.a.new_empty(batch, q, q)
     for start in range(0, q, TILE):
         stop = min(q, start + TILE)
-        tile = out.new_empty(batch, stop - start, q - start)
-        _square_between(rows.some(start, stop), rows.some(start), tile)
-        found.kernel.shape_(tile, None)
-        torch.mul(tile, found.variance, out=out[:, start:stop, start:])
+        whole = out[:, start:stop, start:]
+        for some in _few_sets(whole):
+            part, tile = rows.of_sets(some), torch.empty_like(whole[some]).contiguous()
+            _square_between(part.some(start, stop), part.some(start), tile)
+            found.kernel.shape_(tile, None)
+            torch.mul(tile, found.variance, out=whole[some])
     out.diagonal(dim1=-2, dim2=-1).copy_(found.variance.expand(batch, q))
     return out.mT
 
@@ -178,6 +190,12 @@ def _relative(shape: FixedShape, X: Tensor, origin: Tensor) -> _Rows | None:
     square = torch.linalg.vecdot(a, a)
     lost = torch.finfo(a.dtype).eps * 2.0 * square.max() > TOLERATED
     return None if bool(lost) else _Rows(a, square)
+
+
+def _few_sets(K: Tensor) -> Iterator[slice]:
+    """List places in a batch of matrices that are made at a time: on a CPU few, else all."""
+    size = AT_ONCE // max(1, K[0].numel()) if K.device.type == "cpu" else len(K)
+    return (slice(i, i + max(1, size)) for i in range(0, len(K), max(1, size)))
 
 
 def _square_between(left: _Rows, right: _Rows, out: Tensor) -> None:

@@ -39,12 +39,14 @@ class FixedShape(Stationary):
 
     proportional: ClassVar[float | None] = None
     """The derivative in r² in units of the kernel, where that is a number: it is not stored then."""
+    steepness: ClassVar[float] = 1.0
+    """The number by which the derivative in r² is more than what `shape_` makes of it."""
     formula: ClassVar[str | None] = None
     """The shape in C++, of a number s = r², for a GPU that does it in one pass."""
 
     @abstractmethod
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """Replace r² by the shape; put its derivative in r² into `slope`, if there is one."""
+        """Replace r² by the shape; put its derivative in r² / `steepness` into `slope`, if there is one."""
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Compute shape(r²) for all pairs."""
@@ -143,8 +145,8 @@ def _evaluated(
         shape.shape_(block, steep)
         if variance is not None:
             block.mul_(variance)
-            if steep is not None:
-                steep.mul_(variance)
+        if steep is not None:
+            steep.mul_(shape.steepness if variance is None else shape.steepness * variance)
     return K, slope
 
 

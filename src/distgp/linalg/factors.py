@@ -110,7 +110,7 @@ def cholesky(
 
 def half_cholesky(A: Tensor, again: Callable[[], Tensor], name: str) -> Tensor:
     """`cholesky` in the place of A, or of what `again` makes of it; nothing above the diagonal counts."""
-    if lapack.serves(A, rows=A.shape[-1]) and lapack.in_place(A):
+    if lapack.serves_batch(A) and lapack.in_place(A):
         if succeeded(A, lapack.factorise_(A)):
             return A
         A = again().tril()
@@ -260,8 +260,11 @@ def _solved(L: Tensor, B: Tensor, transposed: bool, overwrite: bool) -> Tensor:
 
 def cholesky_solve(L: Tensor, B: Tensor) -> Tensor:
     """(L Lᵀ)⁻¹ B."""
-    if not lapack.serves(B, L, rows=L.shape[-1]):
-        return torch.cholesky_solve(B, L)
+    few = B.device.type == "cpu" and B.shape[-1] < lapack.FEWEST_COLUMNS
+    if not few and not lapack.serves(B, L, rows=L.shape[-1]):
+        return torch.cholesky_solve(
+            B, L
+        )  # which copies L: for few columns that takes longer than solving
     return solve_upper(L, solve_lower(L, B), overwrite=True)
 
 

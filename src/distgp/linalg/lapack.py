@@ -31,6 +31,9 @@ from distgp._util.threads import at_once, blas_threads
 
 SMALLEST = 64
 """Matrices with fewer rows are left to PyTorch: calling LAPACK for each would take longer."""
+MIDDLING = range(96, 321)
+"""Rows of matrices in batches that are factorised here on every processor: PyTorch copies them twice, which
+takes as long as their factorisation."""
 DIVIDED = 768
 """Rows from which all threads work on one matrix."""
 BLOCK = 256
@@ -93,12 +96,22 @@ def serves(*tensors: Tensor, rows: int) -> bool:
 
     In float32 the factors of SciPy's library are a little less accurate than those of PyTorch's.
     """
+    return rows >= SMALLEST and faster_here() and _can_be_given(*tensors)
+
+
+def serves_batch(A: Tensor) -> bool:
+    """Whether matrices (*batch, n, n) are factorised here: those that are served, and middling ones."""
+    n = A.shape[-1]
+    return serves(A, rows=n) or (A.ndim > 2 and n in MIDDLING and _can_be_given(A))
+
+
+def _can_be_given(*tensors: Tensor) -> bool:
     first = tensors[0]
-    if rows < SMALLEST or first.dtype != torch.float64 or first.device.type != "cpu":
+    if first.dtype != torch.float64 or first.device.type != "cpu":
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
-    return faster_here() and _routine("cython_lapack", "dpotrf") is not None
+    return _routine("cython_lapack", "dpotrf") is not None
 
 
 def _at(A: _Matrix, row: int, column: int) -> _Matrix:

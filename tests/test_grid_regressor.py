@@ -148,7 +148,7 @@ def test_mistakes_are_explained():
         ({"kernel": "nonsense"}, "kernel must be one of"),
         ({"noise": 0}, "noise must be a positive"),
         ({"max_memory": -1}, "max_memory must be"),
-        ({"device": "cuda:99"}, "not to be had here"),
+        ({"device": "cuda:99"}, "not available here"),
     ]:
         with pytest.raises(ValueError, match=words):
             SparseGridGP(**changes).fit(X, y)

@@ -196,7 +196,7 @@ def test_parameters_of_other_libraries_are_kept_as_plain_ones(tmp_path):
     assert again.expert == "sparse" and again.n_experts_ == 2
     np.testing.assert_allclose(again.fit(X, Y).predict(X_NEW), gp.predict(X_NEW), atol=1e-6)
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="not to be had here"):
+        with pytest.raises(ValueError, match="not available here"):
             distgp.load(tmp_path / "m.safetensors", device="cuda")
 
 

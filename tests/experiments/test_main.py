@@ -53,4 +53,4 @@ def test_the_command_explains_mistakes(tmp_path):
     assert "not found in" in said(
         "all", "--quick", "--data-dir", str(tmp_path), "-o", str(tmp_path)
     )
-    assert "not to be had here" in said("posterior", "--device", "cuda:99", "-o", str(tmp_path))
+    assert "not available here" in said("posterior", "--device", "cuda:99", "-o", str(tmp_path))

@@ -201,7 +201,7 @@ def test_what_measures_time_runs_alone(tmp_path):
 
 
 def test_an_unknown_device_is_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match="not to be had here"):
+    with pytest.raises(ValueError, match="not available here"):
         run_study(Squares(), tmp_path, Options(device="cuda:99"))
     assert not Squares.runs
 

@@ -167,6 +167,20 @@ def test_noise_that_is_next_to_none_is_raised_where_rows_held_out_allow(noise):
     assert refinement.with_noise_allowed(enough, shards, scored) is enough
 
 
+def test_noise_is_raised_for_a_gain_on_average():
+    """Predictions gain 0.01 at a noise of 1e-3, and the standard error of that is 0.1."""
+    shards = placed([Shard.of(torch.zeros(100, 1).double(), torch.arange(100).double())])
+    theta = Parameters.of(1.0 * Matern52([0.5]), 1e-8 * 833.25)  # of the targets' variance
+    spread = torch.arange(100).double() % 2 - 0.5
+
+    def scored(one):
+        level = float(one.noise / theta.noise)
+        return Score(-0.01 * abs(math.log10(level) - 5.0) + 2.0 * spread * (level > 1.0))
+
+    found = refinement.with_noise_allowed(theta, shards, scored)
+    assert float(found.noise / theta.noise) == pytest.approx(1e5)
+
+
 def test_copies_of_rows_do_not_say_that_there_is_no_noise(few_are_refined):
     """Of a rough function hardly more is known than its copies; a row to predict may be unlike its copy."""
     rng = np.random.default_rng(0)
@@ -277,13 +291,30 @@ def test_one_exact_expert_is_polished_and_freed_of_its_bounds(few_are_refined, m
     assert gp.training_.rows == 220 and gp.training_.last_stage <= 20
 
 
+def large_from_50_rows(monkeypatch):
+    """Let exact experts of more than 100 rows be large ones, which learn from 50 of them first."""
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
+    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+
+
+def steep():
+    """Rows of a steep trend with waves, whose signal the cap would hold down."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(310, 2))
+    y = 20 * X[:, 0] + 10 * X[:, 1] ** 2 + np.sin(12 * X[:, 1]) + 0.3 * rng.normal(size=310)
+    return X, y
+
+
 @pytest.mark.parametrize("agree", [True, False])
 def test_blocks_tell_where_bounds_may_be_lifted_before_all_rows_are_looked_at(
     few_are_refined, monkeypatch, agree
 ):
-    """The cap of the signal binds for a steep trend; all rows then begin where blocks have ended."""
-    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 100)
-    monkeypatch.setattr(ExactExpert, "first_rows", 50)
+    """The cap of the signal binds for a steep trend; all rows then begin where blocks have ended.
+
+    Rows held out see no difference.
+    """
+    large_from_50_rows(monkeypatch)
+    monkeypatch.setattr(learning, "score", lambda *given: Score(torch.zeros(9)))
     told, train, value = [], learning.train, learning.objective_value
 
     def noted(algorithm, expert, theta, shards, **options):
@@ -298,15 +329,25 @@ def test_blocks_tell_where_bounds_may_be_lifted_before_all_rows_are_looked_at(
 
     monkeypatch.setattr(learning, "train", noted)
     monkeypatch.setattr(learning, "objective_value", objective)
-    rng = np.random.default_rng(0)
-    X = rng.uniform(size=(310, 2))
-    y = 20 * X[:, 0] + 10 * X[:, 1] ** 2 + np.sin(12 * X[:, 1]) + 0.3 * rng.normal(size=310)
-    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(*steep())
     of_all = [one for one in told if one[:2] == ("fact", 310)]
     in_blocks = [one for one in told if one[:2] == ("fact", 300)]
     assert len(of_all) == 1, "no polish within bounds and another without"
     assert (of_all[0][2] is in_blocks[-1][3]) == agree
     assert float(of_all[0][3].kernel.parameters()["variance"]) > 1.5
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_blocks_lift_bounds_where_rows_held_out_are_sure_and_no_time_is_left_for_all_rows(
+    few_are_refined, monkeypatch, sure
+):
+    large_from_50_rows(monkeypatch)
+    monkeypatch.setattr(ExactExpert, "polish_for", lambda *given: 0)
+    if not sure:
+        monkeypatch.setattr(learning, "score", lambda *given: Score(torch.zeros(9)))
+    gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(*steep())
+    capped = float(gp.kernel_.variance) / float(np.var(steep()[1])) < 1.5
+    assert capped != sure and gp.training_.rows == 300, "θ is that of blocks"
 
 
 def test_bounds_are_lifted_where_the_likelihood_gains_and_rows_left_out_do_not_object():
@@ -319,13 +360,15 @@ def test_bounds_are_lifted_where_the_likelihood_gains_and_rows_left_out_do_not_o
     )  # the cap is 1, the gain of rows left out one standard error
 
 
-def test_bounds_stay_where_rows_left_out_object(monkeypatch):
+@pytest.mark.parametrize(("worse", "stay"), [(0.05, True), (0.02, False)])
+def test_bounds_stay_where_rows_left_out_object(monkeypatch, worse, stay):
+    """The standard error of the difference is 0.034."""
     asked = []
 
     def a_little_worse_each_time(batch, expert, theta):
         asked.append(theta)
         alternating = torch.arange(batch.n) % 2 - 0.5
-        return (alternating - 0.01) * len(asked)
+        return (alternating - worse) * len(asked)
 
     fake = travels("predictions", theta="parameters")(a_little_worse_each_time)
     monkeypatch.setattr(learning, "left_out_densities", fake)
@@ -333,7 +376,7 @@ def test_bounds_stay_where_rows_left_out_object(monkeypatch):
     X = rng.uniform(-1, 1, (220, 2))
     y = np.exp(3 * X[:, 0]) + 0.1 * rng.normal(size=220)
     gp = DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
-    assert len(asked) == 2 and float(gp.kernel_.variance) <= 1.0
+    assert len(asked) == 2 and (float(gp.kernel_.variance) <= 1.0) == stay
 
 
 def noted_training(monkeypatch):

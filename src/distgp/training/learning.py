@@ -49,6 +49,8 @@ PART_TOLERANCE = 5e-5
 and where it goes on with all of them: 0.1 nats of 2,000 rows."""
 BLOCK_TOLERANCE = 1e-4
 """The same for blocks of rows, after which θ is refined anyway: 0.8 nats of 8,000 rows."""
+OBJECTION = -1.0
+"""Standard errors by which rows left out may be predicted worse than before, to no objection of theirs."""
 Step = tuple[float, Placement[Shard]]
 """Rows to go on with, and how many times more of them there are than before."""
 
@@ -269,7 +271,7 @@ class Learning:
         with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
             if self.refine:
                 theta = results[-1].parameters
-                found, limits = self._refined(expert, shards, theta, limits, far, lifted is None)
+                found, limits = self._refined(expert, shards, theta, limits, far, lifted)
                 results += found
             if algorithm.polish:
                 results += self._polished(expert, shards, results[-1].parameters, limits, lifted)
@@ -281,16 +283,18 @@ class Learning:
         shards: Placement[Shard],
         theta: Parameters,
         limits: Limits,
-        lifted: Parameters | None,
+        lifted: TrainingResult | None,
     ) -> list[TrainingResult]:
         """Go on from θ by the objective of all rows, within bounds of ours and then without.
 
-        Where blocks of rows have `lifted` bounds, that is tried at once, from what they found if all rows
-        agree.
+        Where blocks of rows have `lifted` bounds, and rows held out were not sure, that is tried at once,
+        from what they found if all rows agree.
         """
-        may_lift, found = self.refine and sum(sample.counts(shards)) == 1, []
+        bounded, found = limits != limits.all_lifted(), []
+        may_lift = self.refine and bounded and sum(sample.counts(shards)) == 1
         if lifted is not None and may_lift:
-            found = self._without_bounds(expert, shards, theta, limits, start=lifted)
+            start = lifted.parameters
+            found = self._without_bounds(expert, shards, theta, limits, start=start)
         if found:
             return found
         polish = min(self.algorithm.polish, self.algorithm.n_iter)
@@ -302,7 +306,7 @@ class Learning:
 
     def _in_blocks(
         self, expert: Expert, shards: Placement[Shard], limits: Limits
-    ) -> tuple[list[TrainingResult], Parameters | None]:
+    ) -> tuple[list[TrainingResult], TrainingResult | None]:
         """Learn θ from parts of the rows, and then by FACT from most rows in blocks of such a size.
 
         The objective of blocks sees what is as far apart as in a part, and all that their rows say. Its
@@ -320,11 +324,11 @@ class Learning:
         for step, tolerance in zip(steps, (PART_TOLERANCE, BLOCK_TOLERANCE), strict=True):
             results += exact._with_more_rows(expert, [step], results[-1], limits.now, tolerance)
         free, theta = [], results[-1].parameters
-        if self.refine and self.algorithm.polish:
+        if self.refine:
             free = exact._without_bounds(expert, blocks, theta, limits, BLOCK_TOLERANCE)
         assert self.curvature is not None
         self.curvature.scale(float(sample.sizes(shards).sum() / sample.sizes(blocks).sum()))
-        return results, free[0].parameters if free else None
+        return results, free[0] if free else None
 
     def _refined(
         self,
@@ -333,14 +337,15 @@ class Learning:
         theta: Parameters,
         limits: Limits,
         far: Parameters | None,
-        lift_cap: bool,
+        lifted: TrainingResult | None,
     ) -> tuple[list[TrainingResult], Limits]:
         """Take those steps of further training by which rows held out are predicted better.
 
         More neighbours begin with the lengthscales of `far`, if given, where others have left the kernel.
         A step knows the curvature that those before it have shown.
-        Still more are looked at only where the last ones were clearly worth it. The cap of signals may be
-        left to the objective of all rows.
+        Still more are looked at only where the last ones were clearly worth it. Where blocks of rows have
+        `lifted` bounds, their end is tried before nearest rows lift the cap of signals. That is left to
+        the objective of all rows where it comes later.
         """
         results, last, more = [], self.algorithm, True
         n, known, looked_at = int(sample.sizes(shards).sum()), Curvature(), 1.0
@@ -348,9 +353,13 @@ class Learning:
         best = self._scored(expert, shards, theta)
         for change in self.algorithm.refinements():
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
-            left = change.lifts == "cap" and not lift_cap
-            if left or (change.lifts and wider == limits) or not (change.lifts or more):
+            if (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
+            if change.lifts == "cap" and lifted is not None:
+                if self._scored(expert, shards, lifted.parameters).beats(best, ERRORS):
+                    return [*results, lifted], limits.all_lifted()
+                if self.algorithm.polish:
+                    break
             start = theta if change.lifts or far is None else back_at_start(theta, far)
             known.scale(again.rows_of(n) / looked_at)
             looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
@@ -385,9 +394,10 @@ class Learning:
     ) -> list[TrainingResult]:
         """Go on without bounds of ours, and keep it where rows that are left out in turn do not object.
 
-        These are the rows of the first shard. The likelihood speaks for it already, so that a gain on
-        average is enough. A descent that begins anew also leaves places where rounding errors have stopped
-        the last one. It begins at another `start`, if given, where the objective is lower there.
+        These are the rows of the first shard. The likelihood speaks for it already, so that they object
+        only where they are predicted worse by more than a standard error. A descent that begins anew also
+        leaves places where rounding errors have stopped the last one. It begins at another `start`, if
+        given, where the objective is lower there.
         """
         doing("measuring what was learnt on rows left out in turn")
         before = shards.on_first(left_out_densities, expert, theta)
@@ -399,7 +409,7 @@ class Learning:
             begin = min(theta, start, key=lambda one: self._objective(expert, one, shards))
         found = self._train(Fact(n_iter=most), expert, begin, shards, free, tolerance=tolerance)
         after = shards.on_first(left_out_densities, expert, found.parameters)
-        better = after is not None and Score(after).beats(Score(before), 0.0)
+        better = after is not None and Score(after).beats(Score(before), OBJECTION)
         return [found] if better else []
 
     def _train(

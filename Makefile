@@ -12,7 +12,7 @@ export DISTGP_DATA ?= $(abspath $(wildcard ../shared/data))
 
 ##@ Begin
 
-help: ## List the habits of the project.
+help: ## List all commands.
 	@awk -F ':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt

@@ -66,8 +66,8 @@ QUESTIONS = (
             ("nothing", "nothing"),
             ("it is smooth", 'expert="sparse"'),
             ("it is rough", 'expert="nearest"'),
-            ("it has a period,\nsuch as a day of hours", 'kernel="periodic(24) + matern52"'),
-            ("two to six columns,\ndetail everywhere", "distgp.SparseGridGP()  instead"),
+            ("it has a period,\nsuch as 24 hours", 'kernel="periodic(24) + matern52"'),
+            ("two to six columns,\nfine detail everywhere", "distgp.SparseGridGP()  instead"),
         ),
     ),
     Question(

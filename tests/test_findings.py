@@ -187,6 +187,17 @@ def test_weights_that_hide_the_noise_are_told(options):
     assert CopiesWarning not in told_of_weights(X, y, weight / weight.mean(), **options)[1]
 
 
+def test_weights_that_hid_the_noise_from_training_are_told_though_it_was_raised_since():
+    """Rows held out raise a noise that is next to none; lengthscales stay as short as copies made them."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(300, 2))
+    y = np.sin(2 * X[:, 0]) * np.cos(2 * X[:, 1]) + 0.1 * rng.normal(size=300)
+    gp, found = told_of_weights(X, y, np.full(300, 3.0), n_experts=1)
+    assert float(gp.noise_) > 0.01 * y.var()
+    assert "counts as 3 copies" in found[CopiesWarning]
+    assert CopiesWarning not in told_of_weights(X, y, np.ones(300), n_experts=1)[1]
+
+
 def told_of_weights(X, y, weight, **options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

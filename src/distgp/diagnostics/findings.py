@@ -96,7 +96,7 @@ class InducingWarning(FitWarning, inducing.InducingWarning):
 
 
 class CopiesWarning(FitWarning):
-    """Rows count as copies with equal targets, and the model learnt that there is next to no noise."""
+    """Rows count as copies with equal targets, and training found next to no noise."""
 
     remedy = (
         "If targets are means of several observations, give noise_variance=1 / number in place of "
@@ -294,7 +294,10 @@ def _target_moments(posterior: Posterior) -> Tensor | None:
 
 
 def too_many_copies(model: TargetModel) -> str | None:
-    """Tell as how many copies rows count, where next to no noise was learnt, which these may hide."""
+    """Tell as how many copies rows count, where training found next to no noise, which these may hide.
+
+    That is the noise of the last round: rows held out may have raised it since, too late for lengthscales.
+    """
     result = model.training
     if result is None or "noise" not in (result.bounds or {}):
         return None
@@ -302,12 +305,15 @@ def too_many_copies(model: TargetModel) -> str | None:
     if not moments:
         return None
     n, total, squares, _, copies = torch.stack(moments).sum(0).tolist()
-    noise = float(model.ensemble.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
+    noise = float(model.ensemble.parameters.noise.min())
+    if result.history:
+        noise = min(noise, *result.history[-1].hyperparameters["noise"])
+    noise *= model.likelihood.row_noise or 1.0
     if copies <= MOST_COPIES * n or noise > NO_NOISE * (squares / n - (total / n) ** 2):
         return None
     return (
         f"with these weights a row counts as {copies / n:.3g} copies on average, all with the same target. "
-        "Copies do not scatter, so the model has learnt that there is next to no noise"
+        "Copies do not scatter, so training has found next to no noise"
     )
 
 

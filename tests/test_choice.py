@@ -499,6 +499,34 @@ def test_a_linear_mean_through_all_rows_is_refused(tmp_path):
     assert gp.predict(table[["a", "b", "same"]], return_std=True)[1].min() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "options", "left"),
+    [
+        (230, 190, {}, 184),
+        (24, 15, {"n_experts": "cv"}, 16),
+        (52, 45, {"calibrate": "conformal"}, 42),
+    ],
+)
+def test_a_linear_mean_through_a_part_of_the_rows_is_told_as_that(n, d, options, left):
+    """The user knows how many rows were given, and not how many of them are held out."""
+    rng = np.random.default_rng(0)
+    said = f"got {left} rows to learn from, since others of the {n} rows given are held out"
+    with pytest.raises(ValueError, match=said):
+        DistributedGPRegressor(mean="linear", **options).fit(
+            rng.normal(size=(n, d)), rng.normal(size=n)
+        )
+
+
+def test_a_part_of_a_file_that_a_linear_mean_goes_through_is_told_as_that(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"x{i}" for i in range(190)]
+    table = pd.DataFrame(rng.normal(size=(230, 190)), columns=names).assign(y=rng.normal(size=230))
+    table.to_parquet(tmp_path / "rows.parquet")
+    gp = DistributedGPRegressor(mean="linear")
+    with pytest.raises(ValueError, match="since others of the 230 rows given are held out"):
+        gp.fit_parquet(tmp_path / "rows.parquet", "y")
+
+
 def test_the_signal_variance_stays_near_the_targets():
     X, y = smooth(120)
     smooth_target = X[:, 0] + 1e-3 * y  # its likelihood grows with the variance for ever
@@ -728,6 +756,14 @@ def test_rows_that_are_too_few_are_told():
     with pytest.warns(CoverWarning, match="30 rows seem too few for 8 columns"):
         gp = DistributedGPRegressor().fit(X, rng.standard_normal(30))
     assert gp.choice_ is None
+
+
+def test_rows_that_are_too_few_for_a_linear_mean_in_folds_are_told():
+    """Without a fifth of them a trend goes through all rows, so that nothing can be measured."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((22, 19)), rng.standard_normal(22)
+    with pytest.warns(CoverWarning, match="22 rows seem too few for 19 columns: nothing could be"):
+        DistributedGPRegressor(mean="linear").fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +19,7 @@ from distgp._util.checks import is_auto, silenced, warn_user
 from distgp._util.progress import Progress, doing, telling, untold
 from distgp._util.threads import on_threads
 from distgp.data.rows import Rows
+from distgp.data.scaling import HardlyAnyRowsError, refuse_hardly_any_rows, varying
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.file_rows import FileRows
@@ -111,6 +112,11 @@ class Fitted(NamedTuple):
 
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
+    with _told_of_parts(len(rows)):
+        return _chosen_and_fitted(plan, rows)
+
+
+def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
     asked, held = is_auto(plan.target_transform), None
     if plan.target_transform is not None:
         plan = logarithms.checked(plan, rows)
@@ -151,6 +157,11 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     What is left open is chosen on a sample of them in this process; a transform is made for it, and a part
     of it is held out to calibrate on.
     """
+    with _told_of_parts(rows.n):
+        return _chosen_and_fitted_files(plan, rows)
+
+
+def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
     choice, settled, transforms, held = None, {}, (None,), None
     if plan.measures or plan.target_transform is not None or plan.calibrate is not None:
         some, held, rows = _sampled(plan, rows)
@@ -166,6 +177,15 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     if held is not None:
         model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled)
+
+
+@contextmanager
+def _told_of_parts(given: int) -> Iterator[None]:
+    """Say how many rows were given, where a linear trend needs more of them than a part of them has."""
+    try:
+        yield
+    except HardlyAnyRowsError as error:
+        raise HardlyAnyRowsError(error.n, error.d, given) from None
 
 
 def _calibrated(
@@ -303,6 +323,8 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
     few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
     parts = _folds(rows.X, plan.seed, FOLDS) if few else _parts(plan, rows)
+    for train, _ in parts if plan.mean == "linear" else ():
+        refuse_hardly_any_rows(len(train), varying(rows.X[train]))
     shown = Progress("measuring baselines", show=plan.verbose)
     with shown as progress, np.errstate(all="ignore"), silenced(Warning):
         others = baselines(rows, parts, plan.seed)

@@ -123,10 +123,16 @@ def _far_for(m: int) -> float:
 def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
     """Warn where n rows, predicted in folds, show that they are too few for d columns.
 
-    That is where the intervals hold far fewer of them than they should, or where the mean and the variance
-    of the other targets predict them as well.
+    That is where the intervals hold far fewer of them than they should, where the mean and the variance of
+    the other targets predict them as well, or where nothing can be learnt without a fold of them.
     """
-    if found.cover < NOMINAL - _far_for(n) or found.nlpd >= plain.nlpd:
+    if found.error:
+        warn_user(
+            f"{n:,} rows seem too few for {d:,} columns: nothing could be learnt without a fifth of them "
+            f"({found.error}). {MORE_ROWS}",
+            CoverWarning,
+        )
+    elif found.cover < NOMINAL - _far_for(n) or found.nlpd >= plain.nlpd:
         warn_user(
             f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % "
             f"intervals hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where "

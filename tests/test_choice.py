@@ -758,6 +758,18 @@ def test_rows_that_are_too_few_are_told():
     assert gp.choice_ is None
 
 
+def test_rows_that_are_too_few_are_told_beside_calibration_too():
+    """Calibrated intervals hold what they should; that the columns say nothing is told all the same."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 60)), rng.standard_normal(50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DistributedGPRegressor(calibrate="conformal").fit(X, X[:, 0] + 0.1 * y)
+    with pytest.warns(CoverWarning, match="40 rows, left of 50 by calibrate, seem too") as told:
+        DistributedGPRegressor(calibrate="conformal").fit(X, y)
+    assert "intervals" not in str(told[0].message)
+
+
 def test_rows_that_are_too_few_for_a_linear_mean_in_folds_are_told():
     """Without a fifth of them a trend goes through all rows, so that nothing can be measured."""
     rng = np.random.default_rng(0)

@@ -141,8 +141,9 @@ def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
         seconds = time.perf_counter() - begin
         choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
         _warn(plan, rows, choice, left)
-    elif choice is None and _in_folds(chosen, rows) and held is None:
-        check_few_rows(chosen, rows, model, _folds(rows.X, plan.seed, FOLDS))
+    elif choice is None and _in_folds(chosen, rows):
+        folds = _folds(rows.X, plan.seed, FOLDS)
+        check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
     elif choice is None and chosen.algorithm is not None:
         d = len(rows.schema.places)
         warn_of_hardly_any_rows(len(rows), d, _least_to_measure(d))

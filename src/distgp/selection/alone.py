@@ -60,10 +60,13 @@ def measured_one_by_one(
     return choice, Residuals.of(places, y, mean, std)
 
 
-def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Divisions) -> None:
+def check_few_rows(
+    plan: Plan, rows: Rows, model: Model[TargetModel], parts: Divisions, calibrating: int = 0
+) -> None:
     """Warn where the model, learnt anew without each part of the rows, shows that they are too few.
 
-    Rows that are left out one by one from the fitted model do not show it: they had their say in θ.
+    Rows that are left out one by one from the fitted model do not show it: they had their say in θ. So
+    many other rows are held out for calibration.
     """
     doing("predicting the rows in folds")
     tested = rows.y[np.concatenate([test for _, test in parts])]
@@ -86,7 +89,7 @@ def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Div
 
     with np.errstate(all="ignore"), silenced(Warning):
         found, mean = trial(learnt), trial(plain)
-    warn_of_few_rows(found, mean, len(rows), rows.X.shape[1])
+    warn_of_few_rows(found, mean, len(rows), rows.X.shape[1], calibrating)
 
 
 def _predicted(

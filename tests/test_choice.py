@@ -279,6 +279,44 @@ def test_a_baseline_that_wins_is_told():
     assert "ridge regression" in [t.name for t in gp.choice_.better_baselines]
 
 
+def straight_in_many_columns(n, d=60):
+    """A straight line in many columns, of which ridge regression knows that it is one."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, X @ rng.normal(size=d) + 0.3 * rng.normal(size=n)
+
+
+def test_a_baseline_that_beats_a_way_that_was_taken_at_once_is_told(monkeypatch):
+    monkeypatch.setattr(selection, "EXACT_ALONE", 500)
+    monkeypatch.setattr("distgp.selection.candidates.EXACT_ALONE", 500)
+    X, y = straight_in_many_columns(600)
+    said = r"^where each row is predicted from others, NLPD is lower for ridge .* than for the exact GP"
+    with pytest.warns(ChoiceWarning, match=said) as told:
+        gp = DistributedGPRegressor().fit(X, y)
+    assert gp.choice_.validation == "one by one" and gp.choice_.held_out == 600
+    text = next(str(one.message) for one in told if one.category is ChoiceWarning)
+    assert "held out" not in text and "candidate" not in text and "mean='linear'" in text
+    # Measured by its nearest rows, as it is where leaving out all in turn costs much, it is worse.
+    monkeypatch.setattr("distgp.selection.alone.MEASURING", 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ChoiceWarning)
+        gp = DistributedGPRegressor().fit(X, y)
+    assert gp.choice_.better_baselines
+
+
+def test_baselines_of_a_way_that_was_taken_at_once_predict_the_same_rows(few_are_many):
+    """They learn from four fifths of the rows, and predict each once."""
+    X, y = smooth(400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        choice = DistributedGPRegressor().fit(X, y).choice_
+    mean = next(trial for trial in choice.trials if trial.name == "training mean")
+    parts = _folds(X, 0, 5)
+    errors = np.concatenate([y[test] - y[train].mean() for train, test in parts])
+    assert choice.validation == "one by one" and len(errors) == choice.held_out == 400
+    assert mean.rmse == pytest.approx(np.sqrt(np.mean(np.square(errors))))
+
+
 def in_time(n, seed=0):
     """Rows whose target has a state in it that changes slowly, and that no column says."""
     rng = np.random.default_rng(seed)

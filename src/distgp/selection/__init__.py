@@ -139,8 +139,10 @@ def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
     if at_once:  # its figures come with the fit
         seconds = time.perf_counter() - begin
-        choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
-        _warn(plan, rows, choice, left)
+        folds = _folds(rows.X, plan.seed, FOLDS)
+        alone = measured_one_by_one(chosen, rows, placed, model, seconds, folds)
+        choice = alone.choice
+        _warn(plan, rows, choice, alone.residuals, alone.comparable)
     elif choice is None and _in_folds(chosen, rows):
         folds = _folds(rows.X, plan.seed, FOLDS)
         check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
@@ -254,9 +256,15 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     return replace(plan, found=found, found_in="trial"), choice, known | dict(best.settings)
 
 
-def _warn(plan: Plan, rows: Rows, choice: Choice, left: Residuals | None) -> None:
-    """Warn of better baselines, of residuals that correlate, and of intervals that do not cover."""
-    if choice.better_baselines and choice.validation != "one by one":
+def _warn(
+    plan: Plan, rows: Rows, choice: Choice, left: Residuals | None, comparable: bool = True
+) -> None:
+    """Warn of better baselines, of residuals that correlate, and of intervals that do not cover.
+
+    Baselines are only told where they are `comparable`: a GP of all rows that is measured by its nearest
+    rows is better than its figures.
+    """
+    if choice.better_baselines and comparable:
         warn_user(better_baselines_text(choice), ChoiceWarning)
     if plan.validation == "random" and left is not None:
         warn_of_neighbours(rows, left)

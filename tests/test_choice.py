@@ -232,6 +232,46 @@ def test_the_kernel_can_be_chosen_alone():
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "auto"},
+        {"kernel": "auto", "expert": "sparse"},
+        {"kernel": "auto", "training": "independent", "n_experts": 2},
+        {"target_transform": "auto"},
+    ],
+    ids=str,
+)
+def test_few_rows_are_measured_in_folds_where_the_way_to_fit_is_given_too(options):
+    X, y = smooth(220)
+    options = {"expert": "exact", "n_iter": 10} | options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        choice = DistributedGPRegressor(**options).fit(X, np.exp(y)).choice_
+        assert (choice.rows, choice.held_out) == (176, 220), "each row is predicted once"
+        last = DistributedGPRegressor(**options, validation="last").fit(X, np.exp(y)).choice_
+    assert last.held_out < 220 and all(not trial.error for trial in choice.trials)
+
+
+def test_in_folds_what_is_given_learns_once_where_experts_share_hyperparameters(monkeypatch):
+    fits, whole = [], candidates.fit
+
+    def counted(plan, placed):
+        fits.append(plan.algorithm is not None)
+        return whole(plan, placed)
+
+    monkeypatch.setattr(candidates, "fit", counted)
+    X, y = smooth(220)
+    options = {"expert": "exact", "kernel": "auto", "n_iter": 10}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        DistributedGPRegressor(**options).fit(X, y)
+        assert sum(fits) == len(KERNELS_TRIED) and len(fits) == 6 * len(KERNELS_TRIED)
+        fits.clear()
+        DistributedGPRegressor(**options, training="independent", n_experts=2).fit(X, y)
+    assert len(fits) >= 5 * len(KERNELS_TRIED) and all(fits)
+
+
 def test_expert_and_kernel_can_be_chosen_together():
     X, y = smooth(240)
     groups = np.arange(240) % 8

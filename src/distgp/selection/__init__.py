@@ -330,8 +330,8 @@ class _Trying(NamedTuple):
 
 def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
-    few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
-    parts = _folds(rows.X, plan.seed, FOLDS) if few else _parts(plan, rows)
+    few = plan.measures_ways and _few(plan, rows)
+    parts = _parts(plan, rows)
     for train, _ in parts if plan.mean == "linear" else ():
         refuse_hardly_any_rows(len(train), varying(rows.X[train]))
     shown = Progress("measuring baselines", show=plan.verbose)
@@ -366,8 +366,19 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
 
 
 def _parts(plan: Plan, rows: Rows) -> Divisions:
-    """Divide rows as `validation` says; few rows need folds, since one hold-out of them tells little."""
+    """Divide rows as `validation` says.
+
+    Few rows of which some are held out at random are divided into folds, whatever is measured: one hold-out
+    of them tells little.
+    """
+    if _few(plan, rows):
+        return _folds(rows.X, plan.seed, FOLDS)
     return divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
+
+
+def _few(plan: Plan, rows: Rows) -> bool:
+    """Whether rows are so few that all of them are predicted in folds, where those held out are random."""
+    return plan.validation == "random" and len(rows) <= EXACT_ALONE
 
 
 def _ways(plan: Plan, rows: Rows) -> list[Candidate]:

@@ -156,7 +156,9 @@ class HardlyAnyRowsError(ValueError):
         self.n, self.d, self.given = n, d, n if given is None else given
 
     def __str__(self) -> str:
-        held = f", since others of the {self.given} rows given are held out to measure or calibrate on"
+        held = (
+            f", since others of the {self.given} rows given are held out to measure or calibrate on"
+        )
         return (
             f'mean="linear" needs more rows than the {self.d} columns that vary and one more, got {self.n} '
             f"rows to learn from{'' if self.n == self.given else held}: a trend would go through all of "

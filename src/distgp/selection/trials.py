@@ -417,7 +417,7 @@ def better_baselines_text(choice: Choice) -> str:
     than = "the" if one_by_one else "the best candidate,"
     unlike = "" if one_by_one else ", or the rows held out may be unlike the others"
     return (
-        f"{where}, NLPD is lower for {better} than for {than} {best.name} ({best.nlpd:.4g}): the inputs may "
-        f"say little about the target{unlike}. Compare RMSE and cover in choice_ before you trust the "
+        f"{where}, NLPD is lower for {better} than for {than} {best.name} ({best.nlpd:.4g}): the inputs "
+        f"may say little about the target{unlike}. Compare RMSE and cover in choice_ before you trust the "
         "model; where ridge regression is better, try mean='linear' or kernel='auto'"
     )

@@ -232,6 +232,46 @@ def test_the_kernel_can_be_chosen_alone():
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "auto"},
+        {"kernel": "auto", "expert": "sparse"},
+        {"kernel": "auto", "training": "independent", "n_experts": 2},
+        {"target_transform": "auto"},
+    ],
+    ids=str,
+)
+def test_few_rows_are_measured_in_folds_where_the_way_to_fit_is_given_too(options):
+    X, y = smooth(220)
+    options = {"expert": "exact", "n_iter": 10} | options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        choice = DistributedGPRegressor(**options).fit(X, np.exp(y)).choice_
+        assert (choice.rows, choice.held_out) == (176, 220), "each row is predicted once"
+        last = DistributedGPRegressor(**options, validation="last").fit(X, np.exp(y)).choice_
+    assert last.held_out < 220 and all(not trial.error for trial in choice.trials)
+
+
+def test_in_folds_what_is_given_learns_once_where_experts_share_hyperparameters(monkeypatch):
+    fits, whole = [], candidates.fit
+
+    def counted(plan, placed):
+        fits.append(plan.algorithm is not None)
+        return whole(plan, placed)
+
+    monkeypatch.setattr(candidates, "fit", counted)
+    X, y = smooth(220)
+    options = {"expert": "exact", "kernel": "auto", "n_iter": 10}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        DistributedGPRegressor(**options).fit(X, y)
+        assert sum(fits) == len(KERNELS_TRIED) and len(fits) == 6 * len(KERNELS_TRIED)
+        fits.clear()
+        DistributedGPRegressor(**options, training="independent", n_experts=2).fit(X, y)
+    assert len(fits) >= 5 * len(KERNELS_TRIED) and all(fits)
+
+
 def test_expert_and_kernel_can_be_chosen_together():
     X, y = smooth(240)
     groups = np.arange(240) % 8
@@ -277,6 +317,44 @@ def test_a_baseline_that_wins_is_told():
     with pytest.warns(ChoiceWarning, match="ridge regression"), too_narrow:
         gp = DistributedGPRegressor(kernel="matern12", validation="last", n_iter=30).fit(X, y)
     assert "ridge regression" in [t.name for t in gp.choice_.better_baselines]
+
+
+def straight_in_many_columns(n, d=60):
+    """A straight line in many columns, of which ridge regression knows that it is one."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, X @ rng.normal(size=d) + 0.3 * rng.normal(size=n)
+
+
+def test_a_baseline_that_beats_a_way_that_was_taken_at_once_is_told(monkeypatch):
+    monkeypatch.setattr(selection, "EXACT_ALONE", 500)
+    monkeypatch.setattr("distgp.selection.candidates.EXACT_ALONE", 500)
+    X, y = straight_in_many_columns(600)
+    said = r"^where each row is predicted from others, NLPD is lower for ridge .* than for the exact GP"
+    with pytest.warns(ChoiceWarning, match=said) as told:
+        gp = DistributedGPRegressor().fit(X, y)
+    assert gp.choice_.validation == "one by one" and gp.choice_.held_out == 600
+    text = next(str(one.message) for one in told if one.category is ChoiceWarning)
+    assert "held out" not in text and "candidate" not in text and "mean='linear'" in text
+    # Measured by its nearest rows, as it is where leaving out all in turn costs much, it is worse.
+    monkeypatch.setattr("distgp.selection.alone.MEASURING", 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ChoiceWarning)
+        gp = DistributedGPRegressor().fit(X, y)
+    assert gp.choice_.better_baselines
+
+
+def test_baselines_of_a_way_that_was_taken_at_once_predict_the_same_rows(few_are_many):
+    """They learn from four fifths of the rows, and predict each once."""
+    X, y = smooth(400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        choice = DistributedGPRegressor().fit(X, y).choice_
+    mean = next(trial for trial in choice.trials if trial.name == "training mean")
+    parts = _folds(X, 0, 5)
+    errors = np.concatenate([y[test] - y[train].mean() for train, test in parts])
+    assert choice.validation == "one by one" and len(errors) == choice.held_out == 400
+    assert mean.rmse == pytest.approx(np.sqrt(np.mean(np.square(errors))))
 
 
 def in_time(n, seed=0):
@@ -497,6 +575,34 @@ def test_a_linear_mean_through_all_rows_is_refused(tmp_path):
     with pytest.warns(CoverWarning, match="8 rows seem too few"):
         gp = DistributedGPRegressor(mean="linear").fit(table[["a", "b", "same"]], table["y"])
     assert gp.predict(table[["a", "b", "same"]], return_std=True)[1].min() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "options", "left"),
+    [
+        (230, 190, {}, 184),
+        (24, 15, {"n_experts": "cv"}, 16),
+        (52, 45, {"calibrate": "conformal"}, 42),
+    ],
+)
+def test_a_linear_mean_through_a_part_of_the_rows_is_told_as_that(n, d, options, left):
+    """The user knows how many rows were given, and not how many of them are held out."""
+    rng = np.random.default_rng(0)
+    said = f"got {left} rows to learn from, since others of the {n} rows given are held out"
+    with pytest.raises(ValueError, match=said):
+        DistributedGPRegressor(mean="linear", **options).fit(
+            rng.normal(size=(n, d)), rng.normal(size=n)
+        )
+
+
+def test_a_part_of_a_file_that_a_linear_mean_goes_through_is_told_as_that(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"x{i}" for i in range(190)]
+    table = pd.DataFrame(rng.normal(size=(230, 190)), columns=names).assign(y=rng.normal(size=230))
+    table.to_parquet(tmp_path / "rows.parquet")
+    gp = DistributedGPRegressor(mean="linear")
+    with pytest.raises(ValueError, match="since others of the 230 rows given are held out"):
+        gp.fit_parquet(tmp_path / "rows.parquet", "y")
 
 
 def test_the_signal_variance_stays_near_the_targets():
@@ -728,6 +834,26 @@ def test_rows_that_are_too_few_are_told():
     with pytest.warns(CoverWarning, match="30 rows seem too few for 8 columns"):
         gp = DistributedGPRegressor().fit(X, rng.standard_normal(30))
     assert gp.choice_ is None
+
+
+def test_rows_that_are_too_few_are_told_beside_calibration_too():
+    """Calibrated intervals hold what they should; that the columns say nothing is told all the same."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 60)), rng.standard_normal(50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DistributedGPRegressor(calibrate="conformal").fit(X, X[:, 0] + 0.1 * y)
+    with pytest.warns(CoverWarning, match="40 rows, left of 50 by calibrate, seem too") as told:
+        DistributedGPRegressor(calibrate="conformal").fit(X, y)
+    assert "intervals" not in str(told[0].message)
+
+
+def test_rows_that_are_too_few_for_a_linear_mean_in_folds_are_told():
+    """Without a fifth of them a trend goes through all rows, so that nothing can be measured."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((22, 19)), rng.standard_normal(22)
+    with pytest.warns(CoverWarning, match="22 rows seem too few for 19 columns: nothing could be"):
+        DistributedGPRegressor(mean="linear").fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,35 @@ def test_default_caps_and_floors_are_no_news():
 def test_nothing_learnt_is_told(options):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(600, 2)), 3.0 * rng.normal(size=600)
-    _, found = told((X, y), **options)
-    assert (
-        "same everywhere. Check that the rows of X belong to those" in found[NothingLearntWarning]
-    )
+    gp, found = told((X, y), **options)
+    text = found[NothingLearntWarning]
+    assert text.startswith("Nothing was learnt") and "Check that the rows of X belong to" in text
+    predicted = gp.predict(rng.normal(size=(500, 2)))
+    assert "same everywhere" not in text or predicted.std() < 0.15 * y.std()
     assert told((X, y), noise=9.0, training=None)[1] == {}  # these are the user's own values
+
+
+def test_a_faint_signal_that_is_found_among_many_columns_is_something_learnt():
+    """The likelihood gains less than a nat for each hyperparameter, and more than it does by chance."""
+    rng = np.random.default_rng(43020)
+    X = rng.normal(size=(2500, 20))
+    f = 0.3 * X[:, 0]
+    y = f + rng.normal(size=2500)
+    gp, found = told((X[:500], y[:500]), n_experts=1)
+    n = 500
+    noise_alone = 0.5 * n * (1.0 + np.log(2.0 * np.pi))  # of a standardised target
+    assert noise_alone - gp.training_.objective < 22
+    assert np.corrcoef(gp.predict(X[500:]), f[500:])[0, 1] > 0.8
+    assert NothingLearntWarning not in found
+
+
+def test_what_chance_explains_as_well_is_not_said_to_be_the_same_everywhere():
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(500, 20)), rng.normal(size=500)
+    gp, found = told((X, y), n_experts=1)
+    assert gp.predict(rng.normal(size=(500, 20))).std() > 0.2
+    assert "by chance, so that differences" in found[NothingLearntWarning]
+    assert "same everywhere" not in found[NothingLearntWarning]
 
 
 @pytest.mark.parametrize("n", [100, 300])
@@ -185,6 +209,17 @@ def test_weights_that_hide_the_noise_are_told(options):
     for fine in ({"fixed": ["noise"]}, {"training": None}):
         assert CopiesWarning not in told_of_weights(X, y, weight, **options | fine)[1]
     assert CopiesWarning not in told_of_weights(X, y, weight / weight.mean(), **options)[1]
+
+
+def test_weights_that_hid_the_noise_from_training_are_told_though_it_was_raised_since():
+    """Rows held out raise a noise that is next to none; lengthscales stay as short as copies made them."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(300, 2))
+    y = np.sin(2 * X[:, 0]) * np.cos(2 * X[:, 1]) + 0.1 * rng.normal(size=300)
+    gp, found = told_of_weights(X, y, np.full(300, 3.0), n_experts=1)
+    assert float(gp.noise_) > 0.01 * y.var()
+    assert "counts as 3 copies" in found[CopiesWarning]
+    assert CopiesWarning not in told_of_weights(X, y, np.ones(300), n_experts=1)[1]
 
 
 def told_of_weights(X, y, weight, **options):

@@ -62,7 +62,7 @@ class Scaling:
         x_mean, x_scale = _spread(X, weight)
         x_scale = common_scale(x_scale, blocks)
         if linear:
-            refuse_hardly_any_rows(len(y), int((np.ptp(X, axis=0) > 0).sum()))
+            refuse_hardly_any_rows(len(y), varying(X))
         slope = _slope((X - x_mean) / x_scale, y, weight) if linear else None
         left = y if slope is None else y - ((X - x_mean) / x_scale) @ slope
         y_mean, y_scale = _spread(left[:, None], weight)
@@ -148,13 +148,33 @@ def refuse_far(
         raise _too_far(what, float(given.flatten()[int(size.argmax())]), dtype)
 
 
+class HardlyAnyRowsError(ValueError):
+    """A linear trend in d columns would go through all n rows, which may be a part of those `given`."""
+
+    def __init__(self, n: int, d: int, given: int | None = None) -> None:
+        super().__init__(n, d, given)  # as arguments, so that it can be copied to another process
+        self.n, self.d, self.given = n, d, n if given is None else given
+
+    def __str__(self) -> str:
+        held = (
+            f", since others of the {self.given} rows given are held out to measure or calibrate on"
+        )
+        return (
+            f'mean="linear" needs more rows than the {self.d} columns that vary and one more, got {self.n} '
+            f"rows to learn from{'' if self.n == self.given else held}: a trend would go through all of "
+            'them. Give mean="constant", or more rows'
+        )
+
+
 def refuse_hardly_any_rows(n: int, d: int) -> None:
     """Refuse a linear trend in d columns through all n rows, which would leave nothing of the target."""
     if n <= d + 1:
-        raise ValueError(
-            f'mean="linear" needs more rows than the {d} columns that vary and one more, got {n} rows to '
-            'learn from: a trend would go through all of them. Give mean="constant", or more rows'
-        )
+        raise HardlyAnyRowsError(n, d)
+
+
+def varying(X: np.ndarray) -> int:
+    """Return how many columns vary."""
+    return int((np.ptp(X, axis=0) > 0).sum())
 
 
 def refuse_beyond_poles(X: np.ndarray | Tensor, latitudes: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import torch
+from scipy.special import chdtri
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -38,6 +39,8 @@ LEAST_ROWS = 20
 """Fewer rows do not show that there is nothing to learn."""
 ROWS_FOR_EACH = 20
 """Rows for each hyperparameter from which on the likelihood shows whether they explain anything."""
+BY_CHANCE = 0.1
+"""The share of tables without any pattern whose likelihood may gain more than is taken for chance."""
 SAMPLE = 64
 """Rows whose nearest row is looked for; each is compared with all rows."""
 UNEXPLAINED = 0.2
@@ -78,7 +81,7 @@ class BoundWarning(FitWarning):
 
 
 class NothingLearntWarning(FitWarning):
-    """The model takes nearly all of the target for noise."""
+    """The model takes nearly all of the target for noise, or explains it as chance does."""
 
     remedy = (
         "Check that the rows of X belong to those of y and that the columns can say anything about the "
@@ -96,7 +99,7 @@ class InducingWarning(FitWarning, inducing.InducingWarning):
 
 
 class CopiesWarning(FitWarning):
-    """Rows count as copies with equal targets, and the model learnt that there is next to no noise."""
+    """Rows count as copies with equal targets, and training found next to no noise."""
 
     remedy = (
         "If targets are means of several observations, give noise_variance=1 / number in place of "
@@ -219,8 +222,8 @@ def nothing_learnt(model: TargetModel, rows: int) -> str | None:
             )
         if not own and _by_chance(result, int(n), variance):
             return (
-                "nothing was learnt: with all hyperparameters the rows are explained no better than noise "
-                "alone is by chance, so that predictions are next to the same everywhere"
+                "nothing was learnt for certain: with all hyperparameters the rows are explained no better "
+                "than noise alone is by chance, so that differences of predictions are not to be trusted"
             )
     if len(moments) == len(model.ensemble.counts) and _share_alone(model) >= ALL_ALONE:
         return (
@@ -231,10 +234,12 @@ def nothing_learnt(model: TargetModel, rows: int) -> str | None:
 
 
 def _by_chance(result: TrainingResult, n: int, variance: float) -> bool:
-    """Whether the likelihood gains no more over noise alone than hyperparameters do by chance.
+    """Whether the likelihood gains no more over noise alone than it does by chance, but once in ten times.
 
-    Where there is nothing to learn, P of them gain half of χ² with P degrees of freedom. Few rows for each
-    have priors that count too, and do not show it; nor does training that was cut short.
+    Where there is nothing to learn, P hyperparameters gain about half of χ² with P − 2 degrees of freedom:
+    noise alone has a variance too, and what is faint is a straight line, of which one slope shows for each
+    lengthscale, but no signal variance. Few rows for each have priors that count too, and do not show
+    it; nor does training that was cut short.
     """
     values = {f"kernel.{k}": v for k, v in result.parameters.kernel.parameters().items()}
     values["noise"] = result.parameters.noise
@@ -243,7 +248,8 @@ def _by_chance(result: TrainingResult, n: int, variance: float) -> bool:
     if not ended or n < ROWS_FOR_EACH * count or not variance > 0:
         return False
     noise_alone = 0.5 * n * (1.0 + math.log(2.0 * math.pi * variance))
-    return noise_alone - result.objective < count
+    chance = 0.5 * float(chdtri(max(1, count - 2), BY_CHANCE))
+    return noise_alone - result.objective < chance
 
 
 def _share_alone(model: TargetModel) -> float:
@@ -294,7 +300,10 @@ def _target_moments(posterior: Posterior) -> Tensor | None:
 
 
 def too_many_copies(model: TargetModel) -> str | None:
-    """Tell as how many copies rows count, where next to no noise was learnt, which these may hide."""
+    """Tell as how many copies rows count, where training found next to no noise, which these may hide.
+
+    That is the noise of the last round: rows held out may have raised it since, too late for lengthscales.
+    """
     result = model.training
     if result is None or "noise" not in (result.bounds or {}):
         return None
@@ -302,12 +311,15 @@ def too_many_copies(model: TargetModel) -> str | None:
     if not moments:
         return None
     n, total, squares, _, copies = torch.stack(moments).sum(0).tolist()
-    noise = float(model.ensemble.parameters.noise.min()) * (model.likelihood.row_noise or 1.0)
+    noise = float(model.ensemble.parameters.noise.min())
+    if result.history:
+        noise = min(noise, *result.history[-1].hyperparameters["noise"])
+    noise *= model.likelihood.row_noise or 1.0
     if copies <= MOST_COPIES * n or noise > NO_NOISE * (squares / n - (total / n) ** 2):
         return None
     return (
         f"with these weights a row counts as {copies / n:.3g} copies on average, all with the same target. "
-        "Copies do not scatter, so the model has learnt that there is next to no noise"
+        "Copies do not scatter, so training has found next to no noise"
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +19,7 @@ from distgp._util.checks import is_auto, silenced, warn_user
 from distgp._util.progress import Progress, doing, telling, untold
 from distgp._util.threads import on_threads
 from distgp.data.rows import Rows
+from distgp.data.scaling import HardlyAnyRowsError, refuse_hardly_any_rows, varying
 from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.file_rows import FileRows
@@ -111,6 +112,11 @@ class Fitted(NamedTuple):
 
 def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
     """Hold out rows to calibrate on, choose what is left open, fit, and calibrate."""
+    with _told_of_parts(len(rows)):
+        return _chosen_and_fitted(plan, rows)
+
+
+def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
     asked, held = is_auto(plan.target_transform), None
     if plan.target_transform is not None:
         plan = logarithms.checked(plan, rows)
@@ -133,10 +139,13 @@ def choose_and_fit(plan: Plan, rows: Rows) -> Fitted:
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
     if at_once:  # its figures come with the fit
         seconds = time.perf_counter() - begin
-        choice, left = measured_one_by_one(chosen, rows, placed, model, seconds)
-        _warn(plan, rows, choice, left)
-    elif choice is None and _in_folds(chosen, rows) and held is None:
-        check_few_rows(chosen, rows, model, _folds(rows.X, plan.seed, FOLDS))
+        folds = _folds(rows.X, plan.seed, FOLDS)
+        alone = measured_one_by_one(chosen, rows, placed, model, seconds, folds)
+        choice = alone.choice
+        _warn(plan, rows, choice, alone.residuals, alone.comparable)
+    elif choice is None and _in_folds(chosen, rows):
+        folds = _folds(rows.X, plan.seed, FOLDS)
+        check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
     elif choice is None and chosen.algorithm is not None:
         d = len(rows.schema.places)
         warn_of_hardly_any_rows(len(rows), d, _least_to_measure(d))
@@ -151,6 +160,11 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     What is left open is chosen on a sample of them in this process; a transform is made for it, and a part
     of it is held out to calibrate on.
     """
+    with _told_of_parts(rows.n):
+        return _chosen_and_fitted_files(plan, rows)
+
+
+def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
     choice, settled, transforms, held = None, {}, (None,), None
     if plan.measures or plan.target_transform is not None or plan.calibrate is not None:
         some, held, rows = _sampled(plan, rows)
@@ -166,6 +180,15 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
     if held is not None:
         model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled)
+
+
+@contextmanager
+def _told_of_parts(given: int) -> Iterator[None]:
+    """Say how many rows were given, where a linear trend needs more of them than a part of them has."""
+    try:
+        yield
+    except HardlyAnyRowsError as error:
+        raise HardlyAnyRowsError(error.n, error.d, given) from None
 
 
 def _calibrated(
@@ -233,9 +256,15 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
     return replace(plan, found=found, found_in="trial"), choice, known | dict(best.settings)
 
 
-def _warn(plan: Plan, rows: Rows, choice: Choice, left: Residuals | None) -> None:
-    """Warn of better baselines, of residuals that correlate, and of intervals that do not cover."""
-    if choice.better_baselines and choice.validation != "one by one":
+def _warn(
+    plan: Plan, rows: Rows, choice: Choice, left: Residuals | None, comparable: bool = True
+) -> None:
+    """Warn of better baselines, of residuals that correlate, and of intervals that do not cover.
+
+    Baselines are only told where they are `comparable`: a GP of all rows that is measured by its nearest
+    rows is better than its figures.
+    """
+    if choice.better_baselines and comparable:
         warn_user(better_baselines_text(choice), ChoiceWarning)
     if plan.validation == "random" and left is not None:
         warn_of_neighbours(rows, left)
@@ -301,8 +330,10 @@ class _Trying(NamedTuple):
 
 def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
-    few = plan.measures_ways and plan.validation == "random" and len(rows) <= EXACT_ALONE
-    parts = _folds(rows.X, plan.seed, FOLDS) if few else _parts(plan, rows)
+    few = plan.measures_ways and _few(plan, rows)
+    parts = _parts(plan, rows)
+    for train, _ in parts if plan.mean == "linear" else ():
+        refuse_hardly_any_rows(len(train), varying(rows.X[train]))
     shown = Progress("measuring baselines", show=plan.verbose)
     with shown as progress, np.errstate(all="ignore"), silenced(Warning):
         others = baselines(rows, parts, plan.seed)
@@ -335,8 +366,19 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
 
 
 def _parts(plan: Plan, rows: Rows) -> Divisions:
-    """Divide rows as `validation` says; few rows need folds, since one hold-out of them tells little."""
+    """Divide rows as `validation` says.
+
+    Few rows of which some are held out at random are divided into folds, whatever is measured: one hold-out
+    of them tells little.
+    """
+    if _few(plan, rows):
+        return _folds(rows.X, plan.seed, FOLDS)
     return divisions(rows, plan.validation, TRIAL_TEST, plan.seed)
+
+
+def _few(plan: Plan, rows: Rows) -> bool:
+    """Whether rows are so few that all of them are predicted in folds, where those held out are random."""
+    return plan.validation == "random" and len(rows) <= EXACT_ALONE
 
 
 def _ways(plan: Plan, rows: Rows) -> list[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,32 +39,54 @@ LEARNT_AGAIN = 20
 """Rounds in which θ is learnt without a part of few rows, from where it ended with all of them."""
 
 
+class Alone(NamedTuple):
+    """Figures of a way to fit that was taken at once, and residuals of the rows that it was measured on.
+
+    They are `comparable` with those of baselines where each row was predicted from all others.
+    """
+
+    choice: Choice
+    residuals: Residuals
+    comparable: bool
+
+
 def measured_one_by_one(
-    plan: Plan, rows: Rows, placed: Placed, model: Model[TargetModel], seconds: float
-) -> tuple[Choice, Residuals]:
+    plan: Plan,
+    rows: Rows,
+    placed: Placed,
+    model: Model[TargetModel],
+    seconds: float,
+    folds: Divisions,
+) -> Alone:
     """Measure a fitted model on rows that it predicts without themselves, with baselines beside it.
 
-    One exact GP leaves out every row in turn, if that costs little; else rows are drawn, and each is
-    predicted from its nearest others, which is a little worse than the model is.
+    One exact GP leaves out every row in turn, if that costs little, and baselines predict the same rows in
+    folds: these learn from fewer rows, and θ from all, so that what is unfair is in favour of the GP. Else
+    rows are drawn, and each is predicted from its nearest others, which is worse than the model is, with
+    many columns far worse.
     """
     doing("predicting rows from the others")
     cheap = cost_of_objective(len(rows), rows.X.shape[1], plan.like).seconds
     every = not plan.kind.joins_rows and cheap <= MEASURING * plan.time_limit
-    parts = [
-        _predicted(plan, rows, placed, model, column, every) for column in range(len(model.targets))
-    ]
-    places = parts[0][0]
-    y, mean, std = (np.stack(kind, -1) for kind in list(zip(*parts, strict=True))[1:])
+    columns = range(len(model.targets))
+    parts = [_predicted(plan, rows, placed, model, column, every) for column in columns]
+    places, every = parts[0].places, all(part.from_all for part in parts)
+    y, mean, std = (np.stack(kind, -1) for kind in list(zip(*parts, strict=True))[2:])
     trial = scored(name_of(plan), y, mean, std, seconds)
-    others = baselines(rows, divisions(rows, "random", MEASURED, plan.seed), plan.seed)
+    same = [(train, test[np.isin(test, places)]) for train, test in folds]
+    measured = same if every else divisions(rows, "random", MEASURED, plan.seed)
+    others = baselines(rows, measured, plan.seed)
     choice = Choice.of("one by one", len(rows), [trial], others, len(y))
-    return choice, Residuals.of(places, y, mean, std)
+    return Alone(choice, Residuals.of(places, y, mean, std), every)
 
 
-def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Divisions) -> None:
+def check_few_rows(
+    plan: Plan, rows: Rows, model: Model[TargetModel], parts: Divisions, calibrating: int = 0
+) -> None:
     """Warn where the model, learnt anew without each part of the rows, shows that they are too few.
 
-    Rows that are left out one by one from the fitted model do not show it: they had their say in θ.
+    Rows that are left out one by one from the fitted model do not show it: they had their say in θ. So
+    many other rows are held out for calibration.
     """
     doing("predicting the rows in folds")
     tested = rows.y[np.concatenate([test for _, test in parts])]
@@ -86,22 +109,35 @@ def check_few_rows(plan: Plan, rows: Rows, model: Model[TargetModel], parts: Div
 
     with np.errstate(all="ignore"), silenced(Warning):
         found, mean = trial(learnt), trial(plain)
-    warn_of_few_rows(found, mean, len(rows), rows.X.shape[1])
+    warn_of_few_rows(found, mean, len(rows), rows.X.shape[1], calibrating)
+
+
+class _Predicted(NamedTuple):
+    """Rows predicted without themselves, each `from_all` others or from its nearest ones."""
+
+    from_all: bool
+    places: np.ndarray
+    y: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
 
 
 def _predicted(
     plan: Plan, rows: Rows, placed: Placed, model: Model[TargetModel], column: int, every: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Places, targets, means and standard deviations of rows that are predicted without themselves."""
+) -> _Predicted:
+    """Predict rows without themselves, every one of them where that costs little."""
     shards, target = placed.of_target(column), model.targets[column]
     theta, some, found = target.parameters, None, None
     if every:
         some, found = shards.on_first(left_out, plan.kind, theta)
+    from_all = found is not None
     if some is None or found is None:
         some, found = from_nearest_others(theta, shards, plan.seed)
     places = some.rows.cpu().numpy()
     X = rows.X[places]
-    return places, target.scaling.mean(some.y, X), *_in_units(target, found, X)
+    return _Predicted(
+        from_all, places, target.scaling.mean(some.y, X), *_in_units(target, found, X)
+    )
 
 
 def _in_units(

@@ -171,8 +171,13 @@ def name_of(plan: Plan) -> str:
 
 
 def as_given(plan: Plan) -> Candidate:
-    """The way to fit that the user gave, with a cheaper trial."""
-    algorithm, some = plan.algorithm, Candidate("as given", {}, {"n_iter": 60}).with_more_rounds()
+    """The way to fit that the user gave, with a cheaper trial.
+
+    In folds of few rows experts that share θ learn it once, as one exact GP does.
+    """
+    algorithm = plan.algorithm
+    once = algorithm is not None and algorithm.agrees
+    some = Candidate("as given", {}, {"n_iter": 60}, learns_once=once).with_more_rounds()
     if algorithm is None or not algorithm.draws_rows:
         return some._replace(rows=TRIAL_ROWS)
     if plan.expert is not None and not plan.expert.joins_rows:
@@ -180,7 +185,7 @@ def as_given(plan: Plan) -> Candidate:
     # Nearest rows keep all rows as neighbours.
     if not is_auto(plan.given["training"]):
         return some
-    quick = Candidate("as given", {}, {"training": QUICK})
+    quick = Candidate("as given", {}, {"training": QUICK}, learns_once=once)
     # Where kernels are tried too, a second trial of each would more than double the time.
     return quick if plan.kernel is None else quick._replace(again={"training": SLOWER})
 

@@ -120,19 +120,27 @@ def _far_for(m: int) -> float:
     return FAR + float(norm.isf((1.0 - WHITE) / 2)) * math.sqrt(NOMINAL * (1.0 - NOMINAL) / m)
 
 
-def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int) -> None:
+def warn_of_few_rows(found: Trial, plain: Trial, n: int, d: int, calibrating: int = 0) -> None:
     """Warn where n rows, predicted in folds, show that they are too few for d columns.
 
-    That is where the intervals hold far fewer of them than they should, or where the mean and the variance
-    of the other targets predict them as well.
+    That is where the intervals hold far fewer of them than they should, where the mean and the variance of
+    the other targets predict them as well, or where nothing can be learnt without a fold of them. Intervals
+    that are calibrated, on so many other rows, hold what they should in any case.
     """
-    if found.cover < NOMINAL - _far_for(n) or found.nlpd >= plain.nlpd:
-        warn_user(
-            f"{n:,} rows seem too few for {d:,} columns: in folds that were not learnt from, 90 % "
-            f"intervals hold {100 * found.cover:.0f} % of the targets, and NLPD is {found.nlpd:.4g}, where "
-            f"it is {plain.nlpd:.4g} for the mean of the targets, without any column. {MORE_ROWS}",
-            CoverWarning,
+    narrow = found.cover < NOMINAL - _far_for(n) and not calibrating
+    if not (found.error or narrow or found.nlpd >= plain.nlpd):
+        return
+    measured = f"nothing could be learnt without a fifth of them ({found.error})"
+    if not found.error:
+        cover = f"90 % intervals hold {100 * found.cover:.0f} % of the targets, and "
+        measured = (
+            f"in folds that were not learnt from, {'' if calibrating else cover}NLPD is {found.nlpd:.4g}, "
+            f"where it is {plain.nlpd:.4g} for the mean of the targets, without any column"
         )
+    left = f", left of {n + calibrating:,} by calibrate," if calibrating else ""
+    warn_user(
+        f"{n:,} rows{left} seem too few for {d:,} columns: {measured}. {MORE_ROWS}", CoverWarning
+    )
 
 
 def warn_of_hardly_any_rows(n: int, d: int, least: int) -> None:

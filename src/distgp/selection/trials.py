@@ -186,7 +186,7 @@ MARGIN = 0.05
 
 
 class ChoiceWarning(UserWarning):
-    """A plain baseline predicted the rows held out better than any candidate."""
+    """A plain baseline predicted rows that it did not see better than any candidate."""
 
 
 @dataclass(frozen=True)
@@ -411,11 +411,13 @@ def with_spread(
 
 def better_baselines_text(choice: Choice) -> str:
     """Tell the user that a baseline is better than the candidate taken."""
-    best = choice.best
+    best, one_by_one = choice.best, choice.validation == "one by one"
     better = " and ".join(f"{t.name} ({t.nlpd:.4g})" for t in choice.better_baselines)
+    where = "where each row is predicted from others" if one_by_one else "on the rows held out"
+    than = "the" if one_by_one else "the best candidate,"
+    unlike = "" if one_by_one else ", or the rows held out may be unlike the others"
     return (
-        f"on the rows held out, NLPD is lower for {better} than for the best candidate, {best.name} "
-        f"({best.nlpd:.4g}): the inputs may say little about the target, or the rows held out may be "
-        "unlike the others. Compare RMSE and cover in choice_ before you trust the model; where ridge "
-        "regression is better, try mean='linear' or kernel='auto'"
+        f"{where}, NLPD is lower for {better} than for {than} {best.name} ({best.nlpd:.4g}): the inputs "
+        f"may say little about the target{unlike}. Compare RMSE and cover in choice_ before you trust the "
+        "model; where ridge regression is better, try mean='linear' or kernel='auto'"
     )

@@ -284,7 +284,7 @@ def tried_on(
 
 
 class _Ended(NamedTuple):
-    """How training ended: whether for want of rounds, and whether it could end elsewhere by another seed."""
+    """How training ended: whether for want of rounds, and whether another seed could lead it elsewhere."""
 
     out_of_rounds: bool
     by_seed: bool

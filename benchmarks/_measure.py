@@ -35,16 +35,20 @@ def commit() -> str:
         return ""
 
 
+def versions() -> dict[str, str]:
+    """What every row of results says of the code that made it."""
+    return {"distgp": distgp.__version__, "torch": torch.__version__, "commit": commit()}
+
+
 def write_csv(rows: Sequence[Mapping[str, object]], path: Path, device: str) -> None:
     """Write a tidy table, with the versions and the processor that made it; rows of a file keep theirs."""
-    versions = {"distgp": distgp.__version__, "torch": torch.__version__}
-    versions |= {"processor": processor(), "device": device, "commit": commit()}
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in versions))
+    made = versions() | {"processor": processor(), "device": device}
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in made))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*names, *versions])
+        writer = csv.DictWriter(file, [*names, *made])
         writer.writeheader()
-        writer.writerows(row if "distgp" in row else {**versions, **row} for row in rows)
+        writer.writerows(row if "distgp" in row else {**made, **row} for row in rows)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -93,12 +97,13 @@ def measured_with(
 
 
 def machine(row: dict[str, str]) -> str:
-    """What a row of results was measured on, as far as its columns say; else nothing."""
+    """What a row of results was measured on; where its columns do not say the processor, that is said."""
     device, _, threads = row.get("device", "").partition(", ")
     if row.get("threads"):
         threads = f"{row['threads']} threads"
     columns = (row.get(name, "") for name in ("machine", "on", "gpu", "processor"))
-    name = next(filter(None, columns), "" if device in ("cpu", "cuda") and not threads else device)
+    known = device if device not in ("", "cpu", "cuda") else "processor not recorded"
+    name = next(filter(None, columns), known)
     if threads and threads not in name:
         name = f"{name}, {threads}"
     return name.replace(", 1 threads", ", 1 thread").replace("cpu, ", "CPU, ")

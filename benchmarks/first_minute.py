@@ -44,6 +44,7 @@ def cases() -> dict[str, tuple[str, ...]]:
         BASE: ("-c", BASE),
         "import distgp": ("-c", "import distgp"),
         REGRESSOR: ("-c", REGRESSOR),
+        "distgp --version": ("-m", "distgp", "--version"),
         "distgp --help": ("-m", "distgp", "--help"),
         "distgp fit --help": ("-m", "distgp", "fit", "--help"),
         "README's ten lines": ("-c", ten_lines()),

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import commit, processor
+from _measure import processor, versions
 
-import distgp
 from distgp.files.writing import whole
 from experiments.download import DataError, cache_folder
 
@@ -107,8 +106,7 @@ class Results:
 
     def __init__(self, path: Path, device: str) -> None:
         name = torch.cuda.get_device_name() if device == "cuda" else processor()
-        self.versions = {"distgp": distgp.__version__, "torch": torch.__version__, "on": name}
-        self.versions["commit"] = commit()
+        self.versions = versions() | {"on": name}
         self.path: Path = path
         self.rows: list[dict[str, str]] = []
         if path.exists():

@@ -690,9 +690,14 @@ def test_a_trial_that_is_worse_than_a_baseline_is_tried_again(
     assert nlpd[name] < nlpd["ridge regression"]
 
 
-@pytest.mark.parametrize("stopped", ["iterations", "tolerance"])
-def test_a_trial_of_one_exact_gp_is_tried_again_too(stopped, monkeypatch):
-    """It learns from all rows once, and its folds tell nothing of its training."""
+@pytest.mark.parametrize(
+    ("stopped", "first_rows", "again"),
+    [("iterations", 1_000, True), ("tolerance", 200, True), ("tolerance", 1_000, False)],
+)
+def test_a_trial_of_one_exact_gp_is_tried_again_where_it_may_end_elsewhere(
+    stopped, first_rows, again, monkeypatch
+):
+    """It learns from all rows once, and its folds tell nothing of its training; few rows draw nothing."""
     X, y = smooth(240)
     seen, learn = [], Learning.on
 
@@ -705,10 +710,22 @@ def test_a_trial_of_one_exact_gp_is_tried_again_too(stopped, monkeypatch):
         return replace(found, parameters=bad, stopped=stopped)
 
     monkeypatch.setattr(Learning, "on", spoilt)
+    monkeypatch.setattr(ExactExpert, "first_rows", first_rows)
     gp = DistributedGPRegressor(random_state=0).fit(X, y)
-    assert (180, 1) in seen
+    assert ((180, 1) in seen) is again
     nlpd = {trial.name: trial.nlpd for trial in gp.choice_.trials}
-    assert nlpd["exact GP"] < nlpd["ridge regression"]
+    assert (nlpd["exact GP"] < nlpd["ridge regression"]) is again
+
+
+@pytest.mark.parametrize("options", [{}, {"training_rows": 60}, {"training": "nearest"}], ids=str)
+def test_the_seed_has_a_say_where_something_is_drawn(options):
+    """Of 70 rows one exact GP draws none, unless that is asked for."""
+    X, y = smooth(80)
+    given = {"expert": "exact", "n_experts": 1, "n_iter": 3} | options
+    plan = resolve(DistributedGPRegressor(**given).get_params(), Schema(X.shape[1]), 80)
+    parts, one = [(np.arange(70), np.arange(70, 80))], candidates.Candidate("one", {})
+    found = candidates.tried_on(plan, Rows(X, y, Schema(2)), parts, one)
+    assert not found.trial.error and found.by_seed is bool(options)
 
 
 def test_a_second_trial_is_made_where_it_may_end_elsewhere():
@@ -726,6 +743,10 @@ def test_a_second_trial_is_made_where_it_may_end_elsewhere():
     assert short._replace(trial=replace(trial, rows=80)).second(0.9, None) is None
     nearest = ended._replace(candidate=ways_to_fit(5_000)[0]).second(0.99, 5)
     assert nearest is not None and nearest.trial["training"] == SLOWER
+    assert ended._replace(by_seed=False).second(0.9, None) is None
+    assert short._replace(by_seed=False).second(0.9, None) == second
+    failed = replace(trial, nlpd=np.nan, error="no memory")
+    assert ended._replace(candidate=ways_to_fit(5_000)[0], trial=failed).second(0.9, 5) is None
 
 
 @pytest.mark.parametrize(
@@ -744,12 +765,12 @@ def test_a_way_that_is_given_has_a_second_trial_too(given, again):
     assert candidates.as_given(plan).again == again
 
 
-def test_of_two_trials_one_that_was_stopped_counts_only_where_the_other_failed():
+def test_of_two_trials_one_that_was_stopped_or_failed_does_not_count():
     one = candidates.Tried(None, Trial("one", 1.0, 2.0, 0.9, 0.5), ())
     stopped = one._replace(trial=Trial("one", 1.0, 1.0, 0.9, 0.5, rows=80))
     failed = one._replace(trial=Trial("one", *[np.nan] * 3, 0.5, error="no"))
     assert candidates.better_of(one, stopped).trial == replace(one.trial, seconds=1.0)
-    assert candidates.better_of(failed, stopped).trial == replace(stopped.trial, seconds=1.0)
+    assert candidates.better_of(one, failed).trial == replace(one.trial, seconds=1.0)
     better = one._replace(trial=replace(one.trial, nlpd=1.5))
     assert candidates.better_of(one, better).trial.nlpd == 1.5
 

@@ -40,7 +40,7 @@ def interrupted(monkeypatch):
             patch.setattr(Progress, "advance", counted)
             with pytest.raises(KeyboardInterrupt):
                 gp.set_params(verbose=True).fit(X, y)
-        return gp.set_params(verbose=False)
+        return gp.set_params(verbose="auto")
 
     yield run
     signal.signal(signal.SIGINT, before)

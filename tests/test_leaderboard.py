@@ -5,6 +5,7 @@ import http.server
 import io
 import threading
 
+import _measure
 import numpy as np
 import pytest
 import uci
@@ -99,6 +100,35 @@ def test_runs_that_are_there_are_not_run_again(tmp_path):
     rows = uci_tables.Results(path, "cpu").rows
     assert [row["rmse"] for row in rows] == ["1", ""]
     assert rows[1]["error"] == "ValueError: no"
+
+
+def test_rows_say_which_commit_they_are_of_and_old_ones_say_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(_measure, "commit", lambda: "abc1234")
+    old = {"table": "yacht", "rmse": "1", "distgp": "0.1.0", "torch": "2.0"}
+    for name in ("uci.csv", "other.csv"):
+        (tmp_path / name).write_text(",".join(old) + "\n" + ",".join(old.values()) + "\n")
+    uci_tables.Results(tmp_path / "uci.csv", "cpu").add({"table": "pol"}, lambda: {"rmse": 2})
+    known = _measure.read_csv(tmp_path / "other.csv")
+    _measure.write_csv([*known, {"table": "pol", "rmse": 2}], tmp_path / "other.csv", "cpu")
+    for name in ("uci.csv", "other.csv"):
+        rows = _measure.read_csv(tmp_path / name)
+        assert [row["commit"] for row in rows] == ["", "abc1234"]
+        assert {key: rows[0][key] for key in old} == old
+
+
+def test_a_processor_that_was_not_recorded_is_said():
+    none, cpu = "processor not recorded", "AMD EPYC"
+    machines = {
+        none: [{}, {"device": "cpu"}, {"device": "cuda", "gpu": ""}],
+        f"{none}, 2 threads": [{"device": "cpu, 2 threads"}, {"device": "", "threads": "2"}],
+        f"{cpu}, 1 thread": [{"device": "cpu, 1 threads", "processor": cpu}],
+        "NVIDIA H200": [{"device": "NVIDIA H200"}, {"device": "cuda", "gpu": "NVIDIA H200"}],
+    }
+    for said, rows in machines.items():
+        assert {_measure.machine(row) for row in rows} == {said}
+    rows = [{"distgp": "1", "device": "cpu"}, {"distgp": "2", "processor": cpu}]
+    told = _measure.measured_with(rows, lambda row: f"row {row['distgp']}")
+    assert told == f"Measured with distgp 1, {none}; row 2 with 2, {cpu}."
 
 
 def test_crps_is_the_integral_of_the_squared_difference():

@@ -1,12 +1,14 @@
 """Progress without a terminal: plain lines, few of them, and always one at the end."""
 
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from distgp import DistributedGPRegressor, load
+from distgp import DistributedGPRegressor, SparseGridGP, load
 from distgp._util import progress
 from distgp._util.progress import Progress
 
@@ -135,9 +137,11 @@ import os, pty, sys
 leader, follower = pty.openpty()
 os.dup2(follower, 2)
 os.environ |= {"TERM": "xterm", "COLUMNS": "100"}
+from distgp._util import progress
 from distgp._util.progress import Progress, doing
 import threading, time
 
+progress.FIRST_SECONDS = 0.0
 with Progress("fitting 3 rows") as outer:
     doing("conditioning")
     with Progress("training", 2, at_most=True) as inner:
@@ -171,3 +175,105 @@ def test_there_is_one_bar_on_a_terminal_and_none_at_the_end():
     frames = done.stdout.split("\x1b[2K")  # a line is cleared before another is written
     assert not [frame for frame in frames if "fitting" in frame and "training" in frame]
     assert done.stdout.endswith("\x1b[2KEND")
+
+
+FITTED_ON_A_TERMINAL = """
+import json, os, pty, sys
+import numpy as np
+leader, follower = pty.openpty()
+os.dup2(follower, 2)
+os.environ |= {"TERM": "xterm", "COLUMNS": "100"}
+from distgp import DistributedGPRegressor, SparseGridGP
+from distgp._util import progress
+
+seconds, options = json.loads(sys.argv[1])
+progress.FIRST_SECONDS = seconds
+X = np.random.default_rng(0).uniform(size=(220, 2))
+for kind in (DistributedGPRegressor, SparseGridGP):
+    kind(n_iter=2, **options).fit(X, np.sin(6 * X[:, 0])).predict(X)
+os.write(follower, b"END")
+text = b""
+while b"END" not in text:
+    text += os.read(leader, 10_000)
+sys.stdout.write(text.decode())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals here")
+@pytest.mark.parametrize(
+    ("seconds", "options", "fitting", "choice"),
+    [
+        (0.0, {}, 2, False),
+        (0.0, {"verbose": True}, 2, True),
+        (0.0, {"verbose": False}, 0, False),
+        (1e3, {}, 0, False),
+    ],
+    ids=str,
+)
+def test_progress_shows_by_itself_on_a_terminal(seconds, options, fitting, choice):
+    """Of work that is over soon nothing is written at all; the table of trials is not progress."""
+    command = [sys.executable, "-W", "ignore", "-c", FITTED_ON_A_TERMINAL]
+    done = subprocess.run(
+        [*command, json.dumps([seconds, options])], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert sum(f"{kind} 220 rows" in done.stdout for kind in ("fitting", "predicting")) <= fitting
+    assert ("fitting 220 rows" in done.stdout) is bool(fitting)
+    assert ("candidate" in done.stdout) is choice
+    assert done.stdout.endswith("END") and (fitting or done.stdout == "END")
+
+
+def test_by_itself_nothing_goes_into_files_and_pipes(capsys, monkeypatch):
+    said = slow_lines(monkeypatch, capsys)
+    X = np.random.default_rng(0).uniform(size=(220, 2))
+    for kind in (DistributedGPRegressor, SparseGridGP):
+        kind(n_iter=2).fit(X, np.sin(6 * X[:, 0])).predict(X)
+    assert said() == []
+
+
+@pytest.mark.parametrize(
+    ("stderr", "shown"),
+    [
+        (SimpleNamespace(isatty=lambda: True), True),
+        (SimpleNamespace(isatty=lambda: False), False),
+        (SimpleNamespace(), False),
+        (None, False),
+    ],
+)
+def test_what_auto_means_depends_on_standard_error(monkeypatch, stderr, shown):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        assert progress.is_shown("auto") is shown
+        patch.setattr("multiprocessing.parent_process", lambda: "another")
+        assert not progress.is_shown("auto")
+    assert progress.is_shown(True) and not progress.is_shown(False)
+    with pytest.raises(ValueError, match="verbose must be one of 'auto', True, False"):
+        DistributedGPRegressor(verbose="yes").fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+BEGUN_LATER = """
+import os, pty, sys, time
+leader, follower = pty.openpty()
+os.dup2(follower, 2)
+os.environ |= {"TERM": "xterm", "COLUMNS": "100"}
+from distgp._util import progress
+
+progress.FIRST_SECONDS = 0.3
+with progress.Progress("fitting") as outer:
+    print(outer._bar.live.is_started)
+    for _ in range(300):
+        if outer._bar.live.is_started:
+            break
+        time.sleep(0.1)
+    print(outer._bar.live.is_started)
+    with progress.Progress("training") as inner:
+        print(inner._bar.live.is_started, outer._bar.live.is_started)
+    print(inner._bar.live.is_started, outer._bar.live.is_started)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals here")
+def test_a_bar_begins_when_all_the_work_has_taken_a_while():
+    """What is printed beside it goes where it would go without."""
+    done = subprocess.run([sys.executable, "-c", BEGUN_LATER], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "True", "False", "False", "True"], done.stderr

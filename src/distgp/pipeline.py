@@ -164,7 +164,7 @@ def fit_target(plan: Plan, placed: Placed, column: int) -> TargetModel:
         ensemble = condition(plan, shards, scaling, theta)
         method = plan.aggregation or default_aggregator(ensemble)
         doing(f"combining the experts by {in_words(method.name)}")
-        combined = method.with_progress(plan.verbose).combine(ensemble)
+        combined = method.with_progress(plan.progress).combine(ensemble)
     likelihood, transform = Gaussian(ensemble.noise(), row_noise), placed.transforms[column]
     return TargetModel(scaling, ensemble, method, combined, likelihood, result, transform)
 
@@ -209,7 +209,7 @@ def starting_point(
         initial.bounds(capped=plan.normalize) | given,
         fixed,
         plan.seed,
-        plan.verbose,
+        plan.progress,
         plan.refines,
         {path: pair for path, pair in initial.uncapped().items() if path not in given},
         plan.in_blocks,

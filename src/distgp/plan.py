@@ -30,6 +30,7 @@ from distgp._util.checks import (
     some_names,
 )
 from distgp._util.moved import deprecated
+from distgp._util.progress import is_shown
 from distgp.aggregation import AGGREGATORS, AggregationError, Aggregator
 from distgp.aggregation.base import names_where
 from distgp.data.encoding import CHOICES
@@ -92,6 +93,8 @@ class Plan:
         A tensor of the dtype, and on the device, that the experts work in.
     seed : int
         The seed of everything random.
+    verbose : bool
+        Whether what was weighed and measured is told too, and not only `progress` while the work goes on.
     given : mapping of str to object
         The parameters, checked, by name: what `settled` starts from.
     found : tuple of Parameters
@@ -131,6 +134,7 @@ class Plan:
     device: str | torch.device
     normalize: bool
     verbose: bool
+    progress: bool
     given: Mapping[str, object]
     found: tuple[Parameters, ...] = ()
     found_in: str = ""
@@ -329,6 +333,8 @@ def _completed(
         given=given,
         kernel=_kernel(given["kernel"], n),
         training_rows=_rows(given, expert),
+        verbose=given["verbose"] is True,
+        progress=is_shown(given["verbose"]),
         **_common(given),
     )
     plan = replace(plan, partition=_labels(plan.partition, n), n_inducing=_inputs(plan))
@@ -340,7 +346,7 @@ def _completed(
 
 def _common(given: Mapping[str, object]) -> dict[str, Any]:
     """Those parameters that a plan has under their own names."""
-    own = {"expert", "aggregation", "kernel", "training_rows", "given"}
+    own = {"expert", "aggregation", "kernel", "training_rows", "verbose", "progress", "given"}
     names = {spec.name for spec in fields(Plan)} - own
     return {name: value for name, value in given.items() if name in names}
 
@@ -713,6 +719,6 @@ RESOLVERS: dict[str, Resolver] = {
     "engine": an_engine,
     "dtype": one_of(*DTYPES),
     "normalize": one_of(True, False),
-    "verbose": one_of(True, False),
+    "verbose": one_of("auto", True, False),
 }
 """What each parameter may be, and what its value stands for."""

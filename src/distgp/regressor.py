@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from distgp import export, file_rows, pipeline, predicting
 from distgp._util.checks import a_count, a_probability, a_seed, probabilities, silenced
 from distgp._util.moved import once_by_position
-from distgp._util.progress import Progress
+from distgp._util.progress import Progress, is_shown
 from distgp.aggregation import Aggregator
 from distgp.data.encoding import Columns, check_choices
 from distgp.data.parquet import ParquetRows
@@ -93,9 +93,10 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         and RBF, each with and without a linear part, and a linear kernel alone.
     random_state : int, RandomState or None, default=0
         The seed of everything random.
-    verbose : bool, default=False
-        Whether to show on standard error what is being done, and how much of it is left. Predictions are
-        shown if they take more than a second.
+    verbose : bool or "auto", default="auto"
+        Whether to show on standard error what is being done, and how much of it is left, of all that takes
+        more than a second. "auto" shows it while the work goes on, if standard error is a terminal: nothing
+        goes into files and pipes. True shows it there too, and tells what was measured.
     kernel_units : {"auto", "data", "standardised"}, default="auto"
         **What the function is like.** The units of the kernel's lengthscales and periods: those of the
         data, or standard deviations of the columns. "auto" takes the first for a text and the second for
@@ -250,7 +251,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         *,
         kernel: str | Kernel = "matern52",
         random_state: int | np.random.RandomState | None = 0,
-        verbose: bool = False,
+        verbose: bool | str = "auto",
         kernel_units: str = "auto",
         noise: float = 0.1,
         mean: str = "constant",
@@ -398,7 +399,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         counted = rows.with_weight()
         if len(counted) < len(rows):
             plan = plan.settled({}, len(counted))
-        with Progress(f"fitting {len(counted):,} rows", show=plan.verbose):
+        with Progress(f"fitting {len(counted):,} rows", show=plan.progress):
             fitted = choose_and_fit(plan, counted)
         return self._keep(plan, fitted)
 
@@ -466,7 +467,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
             plan = self._past().plan(self.get_params(deep=False), None, files.n)
             check_files(plan, given)
             rows = file_rows.FileRows(files, target, columns, missing, given)
-            with Progress(f"fitting {files.n:,} rows", show=plan.verbose):
+            with Progress(f"fitting {files.n:,} rows", show=plan.progress):
                 fitted = fit_files(plan, rows)
             self._keep(plan, fitted)
             set_features(self, self.model_.schema)
@@ -1127,9 +1128,9 @@ def _is_by_name(expert: Expert, n_neighbors: int) -> bool:
     return type(named) is type(expert) and vars(named) == vars(expert)
 
 
-def _predicting(points: np.ndarray, show: bool) -> Progress:
+def _predicting(points: np.ndarray, verbose: object) -> Progress:
     """Tell that points are predicted, where progress is to be shown and they take long."""
-    return Progress(f"predicting {len(points):,} rows", show=bool(show))
+    return Progress(f"predicting {len(points):,} rows", show=is_shown(verbose))
 
 
 def _array(value: torch.Tensor | None) -> np.ndarray | None:

@@ -84,6 +84,33 @@ def test_rows_unlike_the_training_rows_are_told_of_once(capsys):
             "--expert nearest, or a larger --time-limit",
         ),
         ("weights (sample_weight) per group", "weights (--weight) per group"),
+        (
+            "column 'n_iter' is text with 999 different values: leave it out",
+            "column 'n_iter' is text with 999 different values: leave it out (--drop n_iter)",
+        ),
+        ('column "it\'s" is empty: leave it out', "leave it out (--drop 'it'\"'\"'s')"),
+        ("column 'it's' is empty: leave it out", "leave it out (--drop 'it'\"'\"'s')"),
+        (
+            "there is no model file 'data/sample_weight.safetensors'",
+            "there is no model file 'data/sample_weight.safetensors'",
+        ),
+        ("data/n_iter.csv exists already", "data/n_iter.csv exists already"),
+        ("n_iter.csv and n_iter/a.csv are there", "n_iter.csv and n_iter/a.csv are there"),
+        ("groups=1/a.csv and b/groups='b'", "groups=1/a.csv and b/groups='b'"),
+        (
+            "give noise_variance=1 / number in place of sample_weight; if not",
+            "give --noise-variance with a column of 1 / number in place of --weight; if not",
+        ),
+        ("labels by categorical=['a b', 'c']", "labels by --categorical 'a b,c'"),
+        (
+            "the rows' noise: give n_iter, not the 'n_iter' of rows'",
+            "--n-iter, not the 'n_iter' of rows'",
+        ),
+        (
+            "give groups=…, a column; groups= is for others",
+            "--groups …, a column; --groups is for others",
+        ),
+        ("by warm_start=True, or n_iter. More by time_limit", "or --n-iter. More by --time-limit"),
     ],
 )
 def test_remedies_are_said_in_options(said, told):

@@ -94,6 +94,32 @@ def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):
     assert scan.Scan.of(X).nearest(X[:10], torch.full((10,), limit), 7) is None
 
 
+@pytest.mark.parametrize("scale", [1e-19, 1e-20, 1e-22, 1e-30])
+@pytest.mark.parametrize("beside", [0.0, 1.0])
+def test_a_scan_finds_rows_that_are_too_near_for_float32(scale, beside):
+    """Their squares are nothing in float32; so they are where others are far away too."""
+    X, limit = scale * inputs(400, 3), torch.full((20,), 400)
+    X[20:100] += beside
+    square, index = Neighbors(X)._scan_search(X[:20], limit, 6)
+    wanted, where = naive(X, X[:20], limit, 6)
+    assert torch.equal(index, where)
+    close(square / scale**2, wanted / scale**2)
+
+
+@pytest.mark.parametrize("d", [3, 17])
+def test_after_a_crowded_block_a_tree_searches_the_others(monkeypatch, d):
+    """Not every block is scanned in vain; where there are too many columns for a tree, they are."""
+    priority = row_priority(torch.arange(2000), 0)
+    X, limit = without_ties(inputs(5, d).repeat(400, 1), priority), torch.full((2000,), 2000)
+    monkeypatch.setattr(scan, "MOST_AGAIN", 8 * 400 * d - 1)
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 10 * 2000)
+    scans, nearest = [], scan.Scan.nearest
+    monkeypatch.setattr(scan.Scan, "nearest", lambda *given: scans.append(None) or nearest(*given))
+    square, _ = Neighbors(X)._scan_search(X, limit, 7)
+    close(square, naive(X, X, limit, 7)[0], atol=1e-13)
+    assert len(scans) <= torch.get_num_threads() if d == 3 else len(scans) >= 100
+
+
 @pytest.mark.parametrize(("n", "d", "k"), [(1000, 20, 128), (2000, 100, 30)])
 def test_a_scan_of_wide_tables_does_not_give_up(monkeypatch, n, d, k):
     monkeypatch.setattr(Neighbors, "_block_search", None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Timer
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 FIRST_SECONDS = 1.0
 """What is done is told when it has taken this long, even if no step of it is over."""
+_BARS = Lock()
+"""Held while a bar begins or ends: it may begin in a thread that has waited for that."""
 LINE_SECONDS = 10.0
 """Where there is no terminal, steps are told in at most one line in this many seconds."""
 
@@ -22,8 +26,8 @@ LINE_SECONDS = 10.0
 class Progress:
     """A counter of steps that tells the user, on standard error and if to `show`, how far the work is.
 
-    One bar is shown at a time: that of work inside other work hides that of the other. A total that is
-    `at_most` that many steps is told as such.
+    One bar is shown at a time: that of work inside other work hides that of the other. None is shown of
+    work that is over within a second. A total that is `at_most` that many steps is told as such.
     """
 
     live: ClassVar[Progress | None] = None
@@ -54,14 +58,15 @@ class Progress:
             TextColumn(f"{{task.fields[{name}]}}") for name in ("title", "count", "text")
         )
         bar = [] if self.total is None else [BarColumn()]
-        shown = RichProgress(
-            title, *bar, count, TimeElapsedColumn(), text, console=self._console, transient=True
-        )
+        columns = (title, *bar, count, TimeElapsedColumn(), text)
+        # What is printed to standard output stays there: it may go into a file.
+        shown = RichProgress(*columns, console=self._console, transient=True, redirect_stdout=False)
         self._task = shown.add_task("", total=self.total, title=self.title, count="", text="")
         return shown
 
     def __enter__(self) -> Progress:
         self._outer = _SHOWN.get()
+        self._began = time.monotonic() if self._outer is None else self._outer._began
         if self._bar is not None and Progress.live is not self._outer:
             self.show, self._bar = False, None  # another thread has the terminal
         if self.show:
@@ -83,10 +88,26 @@ class Progress:
             self._outer._show_bar()
 
     def _show_bar(self) -> None:
-        """Show the bar, where there is one."""
-        if self._bar is not None:
-            Progress.live = self
-            self._bar.start()
+        """Show the bar, where there is one, as soon as all the work has taken a second."""
+        if self._bar is None:
+            return
+        Progress.live, left = self, self._began + FIRST_SECONDS - time.monotonic()
+        if left <= 0.0:
+            self._begin_bar()
+        else:
+            self._in(left, self._begin_bar)
+
+    def _begin_bar(self) -> None:
+        """Begin to show the bar, unless it is not its turn any more."""
+        with _BARS:
+            if Progress.live is self and self._bar is not None:
+                self._bar.start()
+
+    def _in(self, seconds: float, then: Callable[[], None]) -> None:
+        """Do something in so many seconds, in another thread."""
+        self._timer = Timer(seconds, then)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _pause(self) -> None:
         """Show nothing for now."""
@@ -94,8 +115,10 @@ class Progress:
             self._timer.cancel()
             self._timer = None
         if self._bar is not None:
-            Progress.live = None
-            self._bar.stop()
+            with _BARS:
+                Progress.live = None
+                if self._bar.live.is_started:
+                    self._bar.stop()
 
     def advance(self, amount: int = 1, text: str = "") -> None:
         """Count steps done since the last call, and show a text, such as the objective, beside them."""
@@ -125,9 +148,7 @@ class Progress:
     def _tell_soon(self) -> None:
         """Write a line in a second from now, if the work goes on until then and nothing else is told."""
         if self._bar is None and self._timer is None:
-            self._timer = Timer(FIRST_SECONDS, self._tell)
-            self._timer.daemon = True
-            self._timer.start()
+            self._in(FIRST_SECONDS, self._tell)
 
     def _tell(self) -> None:
         """Write a line, unless the last one said the same."""
@@ -148,6 +169,17 @@ class Progress:
 
 _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
 """The progress that is shown now, of the innermost work that shows some."""
+
+
+def is_shown(verbose: object) -> bool:
+    """Whether progress is shown: for "auto" on a terminal, by its first process; else as is said."""
+    if verbose != "auto":
+        return bool(verbose)
+    try:
+        terminal = sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, it is closed, or it is no file
+        return False
+    return terminal and multiprocessing.parent_process() is None
 
 
 def doing(what: str) -> None:

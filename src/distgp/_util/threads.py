@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import cache, cached_property, wraps
@@ -112,6 +112,8 @@ def on_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> lis
         with blas_threads(1):
             calls = [_pool(threads).submit(call, copy_context(), item) for item in items]
             try:
+                for ended in wait(calls, return_when=FIRST_EXCEPTION).done:
+                    ended.result()  # raises what it raised, though calls before it go on
                 return [one.result() for one in calls]
             except BaseException:
                 over.set()

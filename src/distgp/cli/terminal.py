@@ -86,18 +86,48 @@ LONGER = ("n_iter", "n_experts", "n_inducing", "time_limit", "noise_variance", "
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SAME, *LONGER, "groups")}
 OPTIONS |= {"unknown": "--unknown-categories", "sample_weight": "--weight"}
 """The options by which the command line says what parameters say in messages of the library."""
+OF_COLUMNS = ("noise_variance", "sample_weight", "groups")
+"""Parameters with a value for each row, whose options take the name of a column."""
+QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.|'(?=\w))*'|"(?:[^"\\]|\\.)*")"""
+"""A text in quotes, as Python writes it. An apostrophe within a word neither begins nor ends it."""
+NOT_IN_A_PATH = r"(?<![\w./\\-])"
+GIVEN = (
+    rf"{NOT_IN_A_PATH}(?P<name>{'|'.join(OPTIONS)})=(?P<value>{QUOTED}|\[{QUOTED}(?:, {QUOTED})*\])"
+)
+NAMED = (
+    rf"{NOT_IN_A_PATH}(?P<bare>{'|'.join(LONGER)}|sample_weight|groups(?==))"
+    r"(?:(?P<equals>=)(?!\S*/)|\b(?![=/\\-]|\.\w))"
+)
+MEANT = re.compile(f"{GIVEN}|{NAMED}|{QUOTED}")
 
 
 def in_options(text: str) -> str:
-    """Say in options of the command line what a message of the library says in parameters."""
-    given = rf"\b({'|'.join(OPTIONS)})=\[?['\"]([^'\"]*)['\"]\]?"
-    text = re.sub(given, lambda found: f"{OPTIONS[found[1]]} {shlex.quote(found[2])}", text)
-    longer = rf"(?<![\w-])({'|'.join(LONGER)}|sample_weight|groups(?==))\b"
-    text = re.sub(rf"{longer}=(?=\w)", lambda found: f"{OPTIONS[found[1]]} ", text)
-    text = re.sub(rf"{longer}=?", lambda found: OPTIONS[found[1]], text)
-    name = re.match(r"column '([^']*)'", text)
-    out = "" if name is None else f"leave it out (--drop {shlex.quote(name[1])})"
-    return text.replace("leave it out", out) if out else text
+    """Say in options of the command line what a message of the library says in parameters.
+
+    What is in quotes, such as names of columns, and paths stay as they are.
+    """
+    column = re.match(f"column ({QUOTED})", text)
+    text = MEANT.sub(lambda found: _in_option(found, text[found.end() :]), text)
+    drop = "" if column is None else f" (--drop {_values(column[1])})"
+    return text.replace("leave it out", f"leave it out{drop}")
+
+
+def _in_option(found: re.Match[str], rest: str) -> str:
+    """The option for a parameter that was found, with its value or before the rest of the text."""
+    if found["name"]:
+        return f"{OPTIONS[found['name']]} {_values(found['value'])}"
+    if not found["bare"]:
+        return found[0]
+    if not found["equals"] or not re.match(r"\w|…", rest):
+        return OPTIONS[found["bare"]]
+    per_row = found["bare"] in OF_COLUMNS and rest[0] != "…"
+    return f"{OPTIONS[found['bare']]} {'with a column of ' * per_row}"
+
+
+def _values(text: str) -> str:
+    """What is in quotes, separated by commas where it is several texts, as a shell takes it."""
+    found = ",".join(quoted[1:-1] for quoted in re.findall(QUOTED, text))
+    return shlex.quote(found)
 
 
 def _judged(error: Exception) -> tuple[int, str]:

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -134,12 +135,20 @@ class Neighbors(Search):
         return square, index
 
     def _scan_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Search blocks of the distance matrix in float32, and again in float64 where that may matter."""
-        scan, kept = self._scan, min(k, len(self))
+        """Search blocks of the distance matrix in float32, and again in float64 where that may matter.
+
+        Where one block has too many rows that are as near, those after it may too: a tree searches them.
+        """
+        scan, kept, crowded = self._scan, min(k, len(self)), Event()
 
         def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-            found = scan.nearest(part, limit, kept)
-            return self._block_search(part, limit, kept) if found is None else found
+            found = None if crowded.is_set() else scan.nearest(part, limit, kept)
+            if found is not None:
+                return found
+            if self.coordinates.shape[-1] > TREE_COLUMNS:
+                return self._block_search(part, limit, kept)
+            crowded.set()
+            return self._tree_search(part.numpy(), limit.numpy(), kept)
 
         entries = min(2 * BLOCK["cpu"], len(self) * scan.queries_at_once(kept))  # of half the width
         with blas_threads(1):

@@ -11,7 +11,10 @@ that is nearer than one of these: none of them has more than s_k + 2E.
 
 A sum of q + 1 products, of numbers that were rounded first, is wrong by (q + 4)u of the sum of their
 absolute values, with u half of float32's ε. That is ‖x‖² + 2‖r‖² at most, so that c = (q + 4)ε would do
-to first order in ε; 4ε more make up for the rest.
+to first order in ε; 4ε more make up for the rest. Numbers below float32's smallest normal number t
+may become 0, an error that ε does not bound. For coordinates up to 1 each product, of two such numbers
+and itself rounded, is wrong by 4t at most because of it, and so E has 4(q + 8)t more; for larger ones the
+bound above, with ε far above t, has room for it.
 """
 
 from __future__ import annotations
@@ -95,9 +98,10 @@ class Scan:
         groups = near.shape[1] // together
         least = near[:, : together * groups].unflatten(-1, (together, groups)).amin(1)
         kth = torch.from_numpy(np.partition(least.numpy(), k - 1, axis=-1)[:, k - 1]).double()
-        c = torch.finfo(near.dtype).eps * (self.rows.shape[1] + 8)
-        wrong = c * (3.0 * norm + 2.0 * (kth + norm).clamp_min(0.0))
-        return (kth + 2.0 * wrong).clamp_max(torch.finfo(near.dtype).max).to(near.dtype)
+        digits, terms = torch.finfo(near.dtype), self.rows.shape[1] + 8
+        wrong = terms * digits.eps * (3.0 * norm + 2.0 * (kth + norm).clamp_min(0.0))
+        wrong += 4.0 * terms * digits.tiny
+        return (kth + 2.0 * wrong).clamp_max(digits.max).to(near.dtype)
 
 
 def _in_order(

@@ -157,7 +157,7 @@ def _lower(found: Shaped, rows: _Rows) -> Tensor:
         stop = min(q, start + TILE)
         whole = out[:, start:stop, start:]
         for some in _few_sets(whole):
-            part, tile = rows.of_sets(some), torch.empty_like(whole[some]).contiguous()
+            part, tile = rows.of_sets(some), out.new_empty(whole[some].shape)
             _square_between(part.some(start, stop), part.some(start), tile)
             found.kernel.shape_(tile, None)
             torch.mul(tile, found.variance, out=whole[some])

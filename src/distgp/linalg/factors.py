@@ -260,11 +260,10 @@ def _solved(L: Tensor, B: Tensor, transposed: bool, overwrite: bool) -> Tensor:
 
 def cholesky_solve(L: Tensor, B: Tensor) -> Tensor:
     """(L Lᵀ)⁻¹ B."""
+    # PyTorch's own copies L, which for few columns takes longer than solving.
     few = B.device.type == "cpu" and B.shape[-1] < lapack.FEWEST_COLUMNS
     if not few and not lapack.serves(B, L, rows=L.shape[-1]):
-        return torch.cholesky_solve(
-            B, L
-        )  # which copies L: for few columns that takes longer than solving
+        return torch.cholesky_solve(B, L)
     return solve_upper(L, solve_lower(L, B), overwrite=True)
 
 

@@ -198,7 +198,8 @@ def numbers_of_experts(n: int) -> list[int]:
 class Tried(NamedTuple):
     """A candidate, its figures, and θ of each target that its trial learnt, or the memory it lacked.
 
-    With them are the residuals of the rows held out, and whether training ended for want of rounds.
+    With them are the residuals of the rows held out, whether training ended for want of rounds, and whether
+    another seed could have led it elsewhere.
     """
 
     candidate: Candidate
@@ -209,18 +210,21 @@ class Tried(NamedTuple):
     densities: np.ndarray | None = None
     predicted: tuple[np.ndarray, ...] | None = None
     out_of_rounds: bool = False
+    by_seed: bool = True
 
     def second(self, least: float, asked: int | None) -> Candidate | None:
         """The candidate with its second trial, where the first is worse than `least`, a baseline's NLPD.
 
-        It has as many rounds as were `asked` for at most. None where it would hardly change the choice:
-        where rounds change nothing, since the first has ended with some left, and is worse by next to
-        nothing. A trial that was stopped can hardly win anyway.
+        It has as many rounds as were `asked` for at most. None where it would end in the same place, or
+        hardly change the choice: where rounds change nothing, since the first has ended with some left, and
+        its seed has changed nothing, or it is worse by next to nothing. A trial that was stopped can hardly
+        win anyway, and one that failed would fail again.
         """
         first, again = self.candidate.trial.get("n_iter"), self.candidate.again
         more = self.out_of_rounds and (asked is None or asked > cast("int", first or 0))
-        worth = first is None or more or self.trial.nlpd > least + MARGIN
-        if not again or self.trial.nlpd <= least or not worth or self.trial.rows is not None:
+        worth = first is None or more or (self.by_seed and self.trial.nlpd > least + MARGIN)
+        over = self.trial.error or self.trial.rows is not None
+        if not again or over or self.trial.nlpd <= least or not worth:
             return None
         return self.candidate._replace(trial=again, again=MappingProxyType({}))
 
@@ -257,13 +261,13 @@ def tried_on(
     """
     places, begin, found = np.concatenate([test for _, test in parts]), time.perf_counter(), []
     learnt, residuals, densities, predicted, lacked = (), None, None, None, None
-    short = False
+    short = by_seed = False
     try:
-        for model, test, out_of_rounds in _fitted(plan, rows, parts, candidate):
+        for model, test, ended in _fitted(plan, rows, parts, candidate):
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
-            short |= out_of_rounds
+            short, by_seed = short or ended.out_of_rounds, by_seed or ended.by_seed
             mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
             some = places[: len(mean)]
             residuals = Residuals.of(some, rows.y[some], mean, np.sqrt(variance))
@@ -281,24 +285,42 @@ def tried_on(
         lacked = error if isinstance(error, MemoryError) else None
         learnt, residuals, densities, predicted = (), None, None, None
         trial = failed(candidate.name, error, time.perf_counter() - begin)
-    return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted, short)
+    return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted, short, by_seed)
+
+
+class _Ended(NamedTuple):
+    """How training ended: whether for want of rounds, and whether another seed could lead it elsewhere."""
+
+    out_of_rounds: bool
+    by_seed: bool
+
+    @staticmethod
+    def of(plan: Plan, model: Model[TargetModel]) -> _Ended:
+        """One exact GP draws nothing where it learns from all of its rows at once."""
+        short = any(t.training and t.training.stopped == "iterations" for t in model.targets)
+        experts, algorithm = model.targets[0].ensemble, plan.algorithm
+        first, n = experts.expert.first_rows, experts.row_count()
+        at_once = first is not None and n < first and experts.size == 1
+        drawn = plan.training_rows is not None and plan.training_rows < n
+        drawn |= algorithm is not None and algorithm.draws_rows
+        return _Ended(short, drawn or not at_once)
 
 
 def _fitted(
     plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate
-) -> Iterator[tuple[Model[TargetModel], np.ndarray, bool]]:
+) -> Iterator[tuple[Model[TargetModel], np.ndarray, _Ended]]:
     """Fit a candidate to the rows to learn from of each part.
 
-    With it come the places of those held out, and whether training ended for want of rounds.
+    With it come the places of those held out, and how training ended.
     """
-    settings, given, short = {**candidate.settings, **candidate.trial}, (), False
+    settings, given, once = {**candidate.settings, **candidate.trial}, (), None
     asked = plan.given["n_iter"]
     if asked is not None and "n_iter" in settings:
         settings["n_iter"] = min(settings["n_iter"], asked)  # pyright: ignore
     if candidate.learns_once and len(parts) == FOLDS:
         quick = plan.trial(settings, len(rows))
         model = fit(quick, place(quick, rows))
-        given, short = tuple(t.parameters for t in model.targets), _ran_out(model)
+        given, once = tuple(t.parameters for t in model.targets), _Ended.of(quick, model)
 
     for train, test in parts:
         some = rows.take(train[: candidate.rows])
@@ -306,12 +328,7 @@ def _fitted(
         if given:
             quick = replace(quick, algorithm=None, found=given, found_in="trial")
         model = fit(quick, place(quick, some))
-        yield model, test, short or _ran_out(model)
-
-
-def _ran_out(model: Model[TargetModel]) -> bool:
-    """Whether training of a target ended for want of rounds."""
-    return any(t.training and t.training.stopped == "iterations" for t in model.targets)
+        yield model, test, once or _Ended.of(quick, model)
 
 
 def at_once_on(plan: Plan, rows: Rows) -> int:
@@ -337,8 +354,7 @@ def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) ->
 def better_of(one: Tried, other: Tried) -> Tried:
     """Of two trials of a candidate, the one with the lower NLPD; their times are added."""
     seconds = one.trial.seconds + other.trial.seconds
-    lower = other.trial.rows is None and other.trial.nlpd < one.trial.nlpd
-    better = other if one.trial.error or lower else one
+    better = other if other.trial.rows is None and other.trial.nlpd < one.trial.nlpd else one
     return better._replace(trial=replace(better.trial, seconds=seconds))
 
 

@@ -20,7 +20,7 @@ from distgp._util.checks import (
     is_integer,
     one_of,
 )
-from distgp._util.progress import doing
+from distgp._util.progress import doing, is_shown
 from distgp.data import Scaling, Shard, place
 from distgp.data import shard as sample
 from distgp.data.shard import even_parts
@@ -61,7 +61,7 @@ RESOLVERS: dict[str, Resolver] = {
     "engine": an_engine,
     "normalize": one_of(True, False),
     "max_memory": a_positive_number("a positive number of GiB", None),
-    "verbose": one_of(True, False),
+    "verbose": one_of("auto", True, False),
 }
 """What each parameter may be."""
 
@@ -107,7 +107,7 @@ class GridPlan:
             SparseExpert.training_rows if is_auto(rows) else None if rows is None else int(rows),
             _initial(given["kernel"], given["noise"], d, like),
             like,
-            given["verbose"],
+            is_shown(given["verbose"]),
         )
 
     @property

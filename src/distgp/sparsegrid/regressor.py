@@ -75,8 +75,8 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         GiB that fitting may take; by default half of what the machine has.
     random_state : int, RandomState or None, default=0
         The seed of the rows that training looks at.
-    verbose : bool, default=False
-        Whether to show progress.
+    verbose : bool or "auto", default="auto"
+        Whether to show progress on standard error; "auto" does if that is a terminal.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         normalize: bool = True,
         max_memory: float | None = None,
         random_state: int | np.random.RandomState | None = 0,
-        verbose: bool = False,
+        verbose: bool | str = "auto",
     ) -> None:
         self.level = level
         self.combination: Combination = combination
@@ -203,7 +203,7 @@ class SparseGridGP(RegressorMixin, ModelMixin):
         box = Box.around(inputs) if is_auto(self.box) else Box.of(self.box, d)
         box = Box(*scalings[0].inputs(torch.stack([box.lower, box.upper]).numpy(), like))
         shards = placed(engine, inputs, targets, scalings, like)
-        with Progress(f"fitting {n:,} rows", show=self.verbose):
+        with Progress(f"fitting {n:,} rows", show=plan.verbose):
             models = tuple(
                 plan.fit(shards.derive(Shard.target, column), scaling, box, seed)
                 for column, scaling in enumerate(scalings)

@@ -334,7 +334,7 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     parts = _parts(plan, rows)
     for train, _ in parts if plan.mean == "linear" else ():
         refuse_hardly_any_rows(len(train), varying(rows.X[train]))
-    shown = Progress("measuring baselines", show=plan.verbose)
+    shown = Progress("measuring baselines", show=plan.progress)
     with shown as progress, np.errstate(all="ignore"), silenced(Warning):
         others = baselines(rows, parts, plan.seed)
         least = min(baseline.nlpd for baseline in others)

@@ -316,23 +316,23 @@ TITLES = {
 
 
 def page_table(rows: list[dict[str, str]], others: list[dict[str, str]]) -> list[str]:
-    """The table of a page, with the ratios that another processor had, and the library's part there."""
+    """The table of a page: seconds here, and here and on another processor ratios and the library's part."""
     second = {row["work"]: row for row in others}
     last = measured_with(others).removeprefix("Measured with ")
 
-    def part(row: dict[str, str]) -> str:
-        return f"{100 * float(row['library_s']) / float(row['distgp_s']):.0f} %"
+    def shares(row: dict[str, str]) -> str:
+        library = 100 * float(row["library_s"]) / float(row["distgp_s"])
+        return f"{row['ratio']} | {library:.0f} %"
 
     return [
         f"{measured_with(rows)} The last two columns: {last}",
         "",
-        "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | the same, second machine | of "
-        "which library |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | of which library "
+        "| distgp / best peer | of which library |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(
             f"| {TITLES[row['work']]} | {row['gpytorch_s']} | {row['sklearn_s'] or '–'} | "
-            f"{row['distgp_s']} | {row['ratio']} | {second[row['work']]['ratio']} | "
-            f"{part(second[row['work']])} |"
+            f"{row['distgp_s']} | {shares(row)} | {shares(second[row['work']])} |"
             for row in rows
         ),
     ]

@@ -125,7 +125,7 @@ def _in_option(found: re.Match[str], rest: str) -> str:
 
 
 def _values(text: str) -> str:
-    """What is in quotes, separated by commas where it is several texts, as a shell takes it."""
+    """Return texts without their quotes, separated by commas, as a shell takes them."""
     found = ",".join(quoted[1:-1] for quoted in re.findall(QUOTED, text))
     return shlex.quote(found)
 

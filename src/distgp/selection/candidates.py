@@ -289,7 +289,7 @@ def tried_on(
 
 
 class _Ended(NamedTuple):
-    """How training ended: whether for want of rounds, and whether another seed could lead it elsewhere."""
+    """Whether training ended for want of rounds, and whether another seed could lead it elsewhere."""
 
     out_of_rounds: bool
     by_seed: bool

@@ -316,7 +316,7 @@ TITLES = {
 
 
 def page_table(rows: list[dict[str, str]], others: list[dict[str, str]]) -> list[str]:
-    """The table of a page: seconds here, and here and on another processor ratios and the library's part."""
+    """The table of a page: seconds; here and on another processor ratios and the part of the library."""
     second = {row["work"]: row for row in others}
     last = measured_with(others).removeprefix("Measured with ")
 

@@ -814,3 +814,13 @@ def test_few_rows_are_all_drawn_to_be_predicted():
     data = shard(50, 2)
     out = from_nearest_others(THETA, placed([Shard.of(data.X, data.y)]), 0)[0]
     assert sorted(out.rows.tolist()) == list(range(50))
+
+
+def test_going_on_from_a_fit_keeps_the_bounds_lifted_that_it_lifted():
+    X, y = steep()
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, warm_start=True).fit(X, y)
+    first, variance = gp.training_.objective, float(gp.kernel_.variance)
+    assert variance > 10.0, "the cap is 1"
+    gp.fit(X, y)
+    assert gp.training_.objective <= first + 1e-6
+    assert gp.training_.history[0].objective < first + 1.0, "it begins where the last one ended"

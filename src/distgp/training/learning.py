@@ -88,6 +88,8 @@ class Learning:
         shards.map(_check_room, expert)
         least, dtype = self.algorithm.least_noise, self.start.noise.dtype
         limits = Limits.of(self.bounds, self.uncapped, least, shards, dtype)
+        if self.found_in and not self.start.batch:
+            limits = limits.around(self.start)
         result = joined(self._learnt(expert, shards, limits))
         ours = "noise" in limits.free and "noise" not in {*self.fixed, *(self.priors or ())}
         if not (self.refine and ours and expert.holds_rows and self.algorithm.agrees):

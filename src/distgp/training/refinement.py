@@ -80,9 +80,21 @@ class Limits(NamedTuple):
         free = {"noise": (lowest * all_noise, math.inf)} if "noise" not in bounds else {}
         return Limits(floor | dict(bounds), free | dict(uncapped))
 
+    def around(self, theta: Parameters) -> Limits:
+        """Lift those bounds that θ lies beyond, since an earlier fit has lifted them."""
+        values = _by_full_path(theta) | {"noise": theta.noise}
+        everywhere = (-math.inf, math.inf)
+        ends = {path: self.now.get(path, everywhere) for path in self.free}
+        beyond = {
+            path: self.free[path]
+            for path, (low, high) in ends.items()
+            if bool(((values[path] < (1 - ACTIVE) * low) | (values[path] > (1 + ACTIVE) * high)).any())
+        }
+        return Limits(self.now | beyond, self.free)
+
     def lifted(self, lifts: str, theta: Parameters) -> Limits:
         """Lift the "floor" of the noise, with lengthscales, or the "cap" of signals, if it stops."""
-        values = {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
+        values = _by_full_path(theta)
         low = bool((theta.noise <= (1 + ACTIVE) * self.now["noise"][0]).any())
         wider = {}
         for path, pair in self.free.items():
@@ -97,6 +109,11 @@ class Limits(NamedTuple):
     def all_lifted(self) -> Limits:
         """Lift all that may be lifted."""
         return Limits(self.now | self.free, self.free)
+
+
+def _by_full_path(theta: Parameters) -> dict[str, Tensor]:
+    """The kernel's parameters by their full paths."""
+    return {f"kernel.{name}": value for name, value in theta.kernel.parameters().items()}
 
 
 class Score(NamedTuple):

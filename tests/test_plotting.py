@@ -518,3 +518,12 @@ def test_mistakes_are_told(line, plane):
     ):
         with pytest.raises(error, match=said):
             call()
+
+
+def test_lengthscales_in_km_are_not_said_to_be_in_deviations_of_a_column():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"lon": rng.uniform(5, 15, 40), "lat": rng.uniform(46, 55, 40)})
+    for kernel, unit in (("matern32(200 km, columns=[lon, lat])", False), ("matern32", True)):
+        gp = DistributedGPRegressor(expert="exact", n_experts=1, kernel=kernel, n_iter=3)
+        axes = plotting.plot_training(gp.fit(X, np.sin(X["lon"])))
+        assert ("sd of the column" in axes[1].get_ylabel()) == unit

@@ -263,8 +263,12 @@ def _trained(
             "this model was fitted with training=None, so there are no rounds to draw: leave `training` at "
             "its default"
         )
-    normalize = bool(model.get_params(deep=False)["normalize"])
-    return one.training, column_names(model.model_.schema), float(one.scaling.y_scale), normalize
+    owners = [
+        _owner(one.parameters, f"kernel.{path}") for path in one.parameters.kernel.parameters()
+    ]
+    in_km = any(getattr(owner, "sphere", None) is not None for owner in owners)
+    standardised = bool(model.get_params(deep=False)["normalize"]) and not in_km
+    return one.training, column_names(model.model_.schema), float(one.scaling.y_scale), standardised
 
 
 def _traces(

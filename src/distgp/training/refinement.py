@@ -88,7 +88,9 @@ class Limits(NamedTuple):
         beyond = {
             path: self.free[path]
             for path, (low, high) in ends.items()
-            if bool(((values[path] < (1 - ACTIVE) * low) | (values[path] > (1 + ACTIVE) * high)).any())
+            if bool(
+                ((values[path] < (1 - ACTIVE) * low) | (values[path] > (1 + ACTIVE) * high)).any()
+            )
         }
         return Limits(self.now | beyond, self.free)
 

@@ -80,5 +80,5 @@ def test_parameters_stand_in_the_order_of_their_documentation():
 
 
 def test_only_what_was_set_is_shown():
-    gp = DistributedGPRegressor("sparse", n_iter=3, verbose=False, mean="linear")
+    gp = DistributedGPRegressor("sparse", n_iter=3, verbose="auto", mean="linear")
     assert repr(gp) == "DistributedGPRegressor(expert='sparse', mean='linear', n_iter=3)"

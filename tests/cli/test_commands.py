@@ -119,7 +119,7 @@ BAD = [
     (["predict", "model.safetensors", "words.csv", "-o", "x.csv"], "words.csv as csv: In CSV column #0:"),
     (["predict", "model.safetensors", "test.csv", "-o", "x.xlsx"], "expected a suffix of .csv"),
     (["predict", "model.safetensors", "test.csv", "-o", "x.csv", "--interval", "90"], "0 and 1, got 90"),
-    (["score", "model.safetensors", "new.parquet"], "lacks the column(s) 'level'"),
+    (["score", "model.safetensors", "new.parquet"], "lacks the target 'level' that predictions"),
     (["compare", "train.csv", "--target", "level", "--features", "east", "--test", "2"], "0 and 1, got 2"),
     (["compare", "train.csv", "--target", "level", "--time", "when"], "--time orders the rows for"),
     ([*FIT, "--validation", "groups"], "--validation groups needs --groups with the column"),

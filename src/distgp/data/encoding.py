@@ -272,10 +272,12 @@ class Columns:
         if lacking := [name for name in wanted if name not in there]:
             others = there.difference(wanted)
             near = next(filter(None, (did_you_mean(name, others, "") for name in lacking)), ";")
-            raise TableError(
-                f"the table lacks the column(s) {listed(lacking)} that the model needs{near} it has "
-                f"{listed(names)}: give all columns that it was fitted to, under their names"
-            )
+            lacks = f"the column(s) {listed(lacking)} that the model needs"
+            remedy = "give all columns that it was fitted to, under their names"
+            if lacking == [self.target]:
+                lacks = f"the target {self.target!r} that predictions are compared with"
+                remedy = "give it under this name, or name another target"
+            raise TableError(f"the table lacks {lacks}{near} it has {listed(names)}: {remedy}")
 
     def matrix(self, batch: pa.RecordBatch | pa.Table, unknown: str = "refuse") -> np.ndarray:
         """Encode the inputs as X, (rows, features); where a value is missing, NaN or what `fill` says."""

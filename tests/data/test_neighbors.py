@@ -84,6 +84,36 @@ def test_a_scan_finds_what_a_sorted_list_has(monkeypatch, n, d, k, far, again):
     close(square[found], wanted[found])
 
 
+@pytest.mark.parametrize(("n", "d", "k"), [(900, 2, 20), (600, 12, 40), (700, 1, 5), (90, 3, 85)])
+@pytest.mark.parametrize("far", [0.0, 1e3, 1e5, 1e20])
+def test_blocks_in_float32_find_what_a_sorted_list_has(monkeypatch, n, d, k, far):
+    """A third of the rows may be so far away that float32 cannot tell them apart, or hold them."""
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 50 * n)
+    X = inputs(n, d) + far * (torch.arange(n) % 3 == 0)[:, None]
+    place = torch.arange(n)
+    square, index = Neighbors(X)._block_search(X, place, k, torch.float32)
+    wanted, where = naive(X, X, place, k)
+    if far < 1e20:  # else rows coincide in float64 too
+        assert torch.equal(index, where)
+    found = torch.isfinite(wanted)
+    assert torch.equal(found, torch.isfinite(square))
+    close(square[found], wanted[found])
+
+
+def test_of_rows_well_apart_hardly_any_is_searched_again_in_float64(monkeypatch):
+    X, asked = inputs(3000, 8), []
+    search = Neighbors._block_search
+
+    def noted(self, queries, before, k, dtype=torch.float64):
+        asked.append((len(queries), dtype))
+        return search(self, queries, before, k, dtype)
+
+    monkeypatch.setattr(Neighbors, "_block_search", noted)
+    Neighbors(X)._block_search(X, torch.arange(3000), 30, torch.float32)
+    assert asked[0] == (3000, torch.float32)
+    assert sum(count for count, dtype in asked if dtype == torch.float64) < 30
+
+
 def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):
     X, limit = without_ties(inputs(5, 3).repeat(400, 1), row_priority(torch.arange(2000), 0)), 2000
     found = scan.Scan.of(X).nearest(X[:10], torch.full((10,), limit), 7)

@@ -89,7 +89,7 @@ class Rows:
         return torch.cat([-2.0 * rows, rows.square().sum(1, keepdim=True)], 1).to(self.dtype)
 
 
-def _dtype_of_products(device: torch.device) -> torch.dtype:
+def dtype_of_products(device: torch.device) -> torch.dtype:
     """float32, or float64 where PyTorch was told to compute products of float32 with fewer digits."""
     probe = torch.full((1, 64, 64), 1.0 + 2.0**-12, device=device)
     precise = float(torch.bmm(probe, probe)[0, 0, 0]) > 64.0 * (1.0 + 2.0**-11.1)
@@ -102,7 +102,7 @@ def nearest_in_boxes(rows: Tensor, points: Tensor, limit: Tensor, k: int) -> tup
     Returned are squared distances (N, k) in increasing order, and places; infinity and -1 in all places of
     a point for which the boxes nearest to it hold fewer than k such rows.
     """
-    among, boxes = Rows(rows, Boxes.of(rows), _dtype_of_products(rows.device)), Boxes.of(points)
+    among, boxes = Rows(rows, Boxes.of(rows), dtype_of_products(rows.device)), Boxes.of(points)
     square = points.new_full((len(points), k), torch.inf)
     index = torch.full((len(points), k), -1, device=points.device)
     for first in range(0, len(boxes.index), BOXES_AT_ONCE):

@@ -21,8 +21,8 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from distgp._util.threads import blas_threads, on_threads
-from distgp.data.boxes import nearest_in_boxes
-from distgp.data.scan import Scan
+from distgp.data.boxes import dtype_of_products, nearest_in_boxes
+from distgp.data.scan import LARGEST, Scan, rounding
 
 TREE_COLUMNS = 16
 """Coordinates up to which a k-d tree on the CPU is faster than the distance matrix (30,000 rows)."""
@@ -114,7 +114,7 @@ class Neighbors(Search):
         if on_gpu and columns <= BOXED_COLUMNS and len(queries) * len(self) >= BOXED_PAIRS:
             return self._box_search(queries, before, k)
         if on_gpu:
-            return self._block_search(queries, before, k)
+            return self._block_search(queries, before, k, dtype_of_products(queries.device))
         if columns > TREE_COLUMNS or len(self) <= SCANNED_ROWS * columns * k:
             return self._scan_search(queries, before, k)
         return self._tree_search(queries.numpy(), before.numpy(), k)
@@ -131,7 +131,8 @@ class Neighbors(Search):
                 square[which], index[which] = nearest_in_boxes(*some)
                 which = which[index[which, 0] < 0]  # fewer than k were near
             if len(which):
-                square[which], index[which] = self._block_search(queries[which], before[which], k)
+                some = (queries[which], before[which], k, dtype_of_products(queries.device))
+                square[which], index[which] = self._block_search(*some)
         return square, index
 
     def _scan_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -158,29 +159,43 @@ class Neighbors(Search):
     def _scan(self) -> Scan:
         return Scan.of(self.coordinates)
 
-    def _block_search(self, queries: Tensor, before: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Search blocks of the distance matrix, rows that come too late masked out."""
+    def _block_search(
+        self, queries: Tensor, before: Tensor, k: int, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, Tensor]:
+        """Search blocks of the distance matrix, rows that come too late masked out.
+
+        Products in float32 take half the time; queries of which rounding may have hidden a nearest row
+        are searched again in float64.
+        """
         # Distances by matrix products have rounding errors, so a few rows more than wanted are taken, and
         # put in order by their differences.
         n = len(self)
         kept, taken = min(k, n), min(k + SPARE, n)
         centre = self.coordinates.median(0).values
         rows, place = self.coordinates - centre, torch.arange(n, device=self.coordinates.device)
+        norms = rows.square().sum(-1, keepdim=True)
+        if max(norms.max(), (queries - centre).square().sum(-1).max()) > LARGEST:
+            dtype = torch.float64
         # One product for −2xᵀr + ‖r‖²: to add the norms would be another pass over the block.
-        right = torch.cat([-2.0 * rows, rows.square().sum(-1, keepdim=True)], -1).mT.contiguous()
+        right = torch.cat([-2.0 * rows, norms], -1).to(dtype).mT.contiguous()
 
         def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
             first, last = int(limit.min()), max(taken, int(limit.max()))
             points = part - centre
-            block = F.pad(points, (0, 1), value=1.0) @ right[:, :last]
+            block = F.pad(points, (0, 1), value=1.0).to(dtype) @ right[:, :last]
             block[:, first:].masked_fill_(place[first:last] >= limit[:, None], torch.inf)
             value, index = smallest(block, taken)
             square = (points[:, None, :] - rows[index]).square_().sum(-1)
             square = torch.where(torch.isfinite(value), square, torch.inf)
             square, order = square.topk(kept, -1, largest=False)
+            if dtype != torch.float64 and taken < last:
+                square[_hidden(points, square[:, -1], value)] = torch.nan
             return square, index.gather(-1, order)
 
-        return self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
+        square, index = self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
+        if len(again := square.isnan().any(-1).nonzero()[:, 0]):
+            square[again], index[again] = self._block_search(queries[again], before[again], k)
+        return square, index
 
     def _tree_search(self, points: np.ndarray, limits: np.ndarray, k: int) -> tuple[Tensor, Tensor]:
         """Search the tree of the shortest prefix of 2^j rows that holds all rows allowed."""
@@ -222,6 +237,15 @@ def _prefixes(limits: Tensor, least: int, n: int) -> Tensor:
 def _tree_of(rows: np.ndarray) -> Any:
     """Split in the middle of a cell, not at a median: built 5 times faster, as fast to ask."""
     return KDTree(rows, leafsize=LEAF, balanced_tree=False, compact_nodes=False)
+
+
+def _hidden(points: Tensor, kth: Tensor, value: Tensor) -> Tensor:
+    """Whether a row that was not taken may be nearer than the k-th of those that were.
+
+    Such a row's −2xᵀr + ‖r‖², as computed, would be no less than the largest of the values taken.
+    """
+    norm = points.square().sum(-1)
+    return kth - norm + rounding(norm, kth, points.shape[-1], value.dtype) > value.amax(-1)
 
 
 def smallest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

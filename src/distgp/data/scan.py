@@ -98,10 +98,15 @@ class Scan:
         groups = near.shape[1] // together
         least = near[:, : together * groups].unflatten(-1, (together, groups)).amin(1)
         kth = torch.from_numpy(np.partition(least.numpy(), k - 1, axis=-1)[:, k - 1]).double()
-        digits, terms = torch.finfo(near.dtype), self.rows.shape[1] + 8
-        wrong = terms * digits.eps * (3.0 * norm + 2.0 * (kth + norm).clamp_min(0.0))
-        wrong += 4.0 * terms * digits.tiny
-        return (kth + 2.0 * wrong).clamp_max(digits.max).to(near.dtype)
+        square = (kth + norm).clamp_min(0.0)
+        wrong = rounding(norm, square, self.rows.shape[1], near.dtype)
+        return (kth + 2.0 * wrong).clamp_max(torch.finfo(near.dtype).max).to(near.dtype)
+
+
+def rounding(norm: Tensor, square: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """E: by how much ‖x − r‖² − ‖x‖² is wrong at most for rows r within √square of a point x."""
+    digits, terms = torch.finfo(dtype), columns + 8
+    return terms * digits.eps * (3.0 * norm + 2.0 * square) + 4.0 * terms * digits.tiny
 
 
 def _in_order(

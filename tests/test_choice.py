@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.linear_model import RidgeCV
 
 import distgp
 from distgp import DistributedGPRegressor, selection
@@ -25,6 +26,7 @@ from distgp.selection import (
     _folds,
     candidates,
     hold_out,
+    trials,
 )
 from distgp.selection.candidates import (
     EXACT_ALONE,
@@ -355,6 +357,20 @@ def test_baselines_of_a_way_that_was_taken_at_once_predict_the_same_rows(few_are
     errors = np.concatenate([y[test] - y[train].mean() for train, test in parts])
     assert choice.validation == "one by one" and len(errors) == choice.held_out == 400
     assert mean.rmse == pytest.approx(np.sqrt(np.mean(np.square(errors))))
+
+
+def test_of_very_many_rows_ridge_regression_learns_from_some(monkeypatch):
+    """The mean of its errors is that with all rows but for little, and it is given no row held out."""
+    monkeypatch.setattr(trials, "RIDGE_ROWS", 500)
+    given, fit = [], RidgeCV.fit
+    monkeypatch.setattr(RidgeCV, "fit", lambda self, X, y: given.append(len(y)) or fit(self, X, y))
+    X, y = straight_in_many_columns(3000, 8)
+    parts = [hold_out(3000, "random")]
+    few = trials.baselines(Rows(X, y, Schema(8)), parts)[1]
+    assert max(given) == 500
+    monkeypatch.setattr(trials, "RIDGE_ROWS", 3000)
+    every = trials.baselines(Rows(X, y, Schema(8)), parts)[1]
+    assert max(given) == len(parts[0][0]) and few.rmse == pytest.approx(every.rmse, rel=0.05)
 
 
 def in_time(n, seed=0):

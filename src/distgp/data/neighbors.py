@@ -33,7 +33,8 @@ LEAF = 64
 BOXED_COLUMNS, BOXED_PAIRS, BOXED_ROWS = 6, 10**11, 2**16
 """On a GPU boxes of rows are faster than the distance matrix for few coordinates and so many pairs, among
 so many rows: 7 times for 4 coordinates and 10⁶ rows. With 8 all boxes are near, and they are slower."""
-BLOCK = {"cpu": 2**19, "cuda": 2**27}  # entries of the distance matrix that are held at a time
+BLOCK = {"cpu": 2**19, "cuda": 2**27}
+"""Entries of the distance matrix, in float64, that are held at a time; twice as many in float32."""
 SMALLEST_PREFIX = 512  # rows in the shortest prefix: searching among so few costs nothing
 SPARE = 8  # rows beyond those wanted that are looked at, since distances have rounding errors
 SMALLEST_GROUP = 4  # entries of the groups whose smallest are compared first
@@ -192,7 +193,8 @@ class Neighbors(Search):
                 square[_hidden(points, square[:, -1], value)] = torch.nan
             return square, index.gather(-1, order)
 
-        square, index = self._by_blocks(search, queries, before, k, BLOCK[queries.device.type])
+        entries = BLOCK[queries.device.type] * 8 // right.itemsize
+        square, index = self._by_blocks(search, queries, before, k, entries)
         if len(again := square.isnan().any(-1).nonzero()[:, 0]):
             square[again], index[again] = self._block_search(queries[again], before[again], k)
         return square, index

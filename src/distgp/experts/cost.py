@@ -22,8 +22,6 @@ from distgp.kernels import Matern52
 
 MEASURED_ROWS = {"cpu": 1_536, "cuda": 8_192}
 """Rows of the matrix whose factorisation and inverse are measured: some hundredths of a second."""
-MATRICES = {"cpu": 1, "cuda": 2}
-"""Matrices that the likelihood with its gradient holds at once: PyTorch's inverse on a GPU takes two."""
 KEPT = 4_096
 """Rows up to which the likelihood with its gradient makes the kernel once, and holds it and its derivative:
 as many bytes again as one matrix, for a tenth to a fifth of the time."""
@@ -71,7 +69,7 @@ def cost_of_condition(n: int, d: int, like: Tensor) -> Cost:
 def bytes_of_objective(n: int, like: Tensor) -> int:
     """The memory of one evaluation of the likelihood with its gradient."""
     kind = "cuda" if like.device.type == "cuda" else "cpu"
-    matrices = MATRICES[kind] + (n <= KEPT)
+    matrices = 1 + (n <= KEPT)
     return like.element_size() * (matrices * n * n + BLOCKS * CHUNK_ENTRIES[kind])
 
 

@@ -4,9 +4,8 @@ K̃ = k(X, X) + diag(noise) is made in blocks of rows, on and below the diagonal
 is then factorised and inverted. With α = K̃⁻¹y and G = ½(K̃⁻¹ − ααᵀ) the gradient of the likelihood is
 Σ_ij G_ij ∂K_ij, and Σ_i G_ii in the noise: each block of the kernel is differentiated with its block of
 G. Up to `cost.KEPT` rows the blocks and what their derivatives need are kept until then; beyond, each is
-made again and forgotten. So any kernel will do, on a CPU one matrix of very many rows is held, and on a GPU
-a second one while the library inverts. The gradient is computed along with the value, and nothing of size
-n × n is kept for later.
+made again and forgotten. So any kernel will do, and of very many rows one matrix is held. The gradient is
+computed along with the value, and nothing of size n × n is kept for later.
 """
 
 from __future__ import annotations

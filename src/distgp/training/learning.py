@@ -42,6 +42,8 @@ LARGEST_PART = 0.25
 """The part of its rows that one large expert learns from first, at most, for blocks to be worth it."""
 MOST_BLOCKS = 4
 """Blocks of rows that one large expert learns from, at most."""
+SEEN = 0.5
+"""The part of the rows in blocks below which nearest rows among all of them may tell more."""
 MANY = 1.5
 """Steps to more rows look at so many times more, at least."""
 PART_TOLERANCE = 5e-5
@@ -265,15 +267,15 @@ class Learning:
             return [self._train(polish, expert, self.start, shards, free)]
         alone, goes_on = sum(sample.counts(shards)) == 1, self.found_in == "interrupted"
         small = _share_of_first(expert, shards) <= LARGEST_PART
-        if self.blocks and (self.search or goes_on) and alone and small:
-            (results, lifted), far = self._in_blocks(expert, shards, limits), None
+        blocks = self.blocks and (self.search or goes_on) and alone and small
+        if blocks:
+            results, lifted = self._in_blocks(expert, shards, limits)
         else:
             results = [self._train(algorithm, expert, self.start, shards, limits.now)]
-            far = self.start
         with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
             if self.refine:
                 theta = results[-1].parameters
-                found, limits = self._refined(expert, shards, theta, limits, far, lifted)
+                found, limits = self._refined(expert, shards, theta, limits, blocks, lifted)
                 results += found
             if algorithm.polish:
                 results += self._polished(expert, shards, results[-1].parameters, limits, lifted)
@@ -290,7 +292,7 @@ class Learning:
         """Go on from θ by the objective of all rows, within bounds of ours and then without.
 
         Where blocks of rows have `lifted` bounds, and rows held out were not sure, that is tried at once,
-        from what they found if all rows agree.
+        from what they found if all rows agree. What predicts rows held out clearly worse is left.
         """
         bounded, found = limits != limits.all_lifted(), []
         may_lift = self.refine and bounded and sum(sample.counts(shards)) == 1
@@ -301,9 +303,13 @@ class Learning:
             return found
         polish = min(self.algorithm.polish, self.algorithm.n_iter)
         results = [self._train(Fact(n_iter=polish), expert, theta, shards, limits.now)]
+        polished = results[-1].parameters
+        scored = partial(self._scored, expert, shards)
+        if self.refine and scored(theta).beats(scored(polished), ERRORS):
+            results, polished = [], theta
         if may_lift and lifted is None:
-            with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
-                results += self._without_bounds(expert, shards, results[-1].parameters, limits)
+            with telling("theta", lambda told: told.get("theta", polished)):
+                results += self._without_bounds(expert, shards, polished, limits)
         return results
 
     def _in_blocks(
@@ -338,12 +344,13 @@ class Learning:
         shards: Placement[Shard],
         theta: Parameters,
         limits: Limits,
-        far: Parameters | None,
+        blocks: bool,
         lifted: TrainingResult | None,
     ) -> tuple[list[TrainingResult], Limits]:
         """Take those steps of further training by which rows held out are predicted better.
 
-        More neighbours begin with the lengthscales of `far`, if given, where others have left the kernel.
+        More neighbours begin with the lengthscales of the start where others have left the kernel. After
+        `blocks` of rows that begins the algorithm's own step, and only where these saw few of the rows.
         A step knows the curvature that those before it have shown.
         Still more are looked at only where the last ones were clearly worth it. Where blocks of rows have
         `lifted` bounds, their end is tried before nearest rows lift the cap of signals. That is left to
@@ -351,9 +358,10 @@ class Learning:
         """
         results, last, more = [], self.algorithm, True
         n, known, looked_at = int(sample.sizes(shards).sum()), Curvature(), 1.0
+        own = blocks and 2 * MOST_BLOCKS * _share_of_first(expert, shards) < SEEN
         doing("measuring what was learnt on rows held out")
         best = self._scored(expert, shards, theta)
-        for change in self.algorithm.refinements():
+        for change in self.algorithm.refinements(own):
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             if (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
@@ -362,14 +370,15 @@ class Learning:
                     return [*results, lifted], limits.all_lifted()
                 if self.algorithm.polish:
                     break
-            start = theta if change.lifts or far is None else back_at_start(theta, far)
+            back = change.back or not (change.lifts or blocks)
+            start = back_at_start(theta, self.start) if back else theta
             known.scale(again.rows_of(n) / looked_at)
             looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
             learner = replace(self, curvature=known)
             found = learner._train(again, expert, start, shards, wider.now, tolerance=tolerance)
             new = self._scored(expert, shards, found.parameters)
             clearly = new.beats(best, ERRORS)
-            more = more if change.lifts else clearly
+            more = more if change.lifts or change.back else clearly
             if clearly or (not change.lifts and new.beats(best, 0.0)):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters

@@ -125,7 +125,7 @@ class NearestRows(Algorithm):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def refinements(self) -> list[Refinement]:
+    def refinements(self, own: bool = False) -> list[Refinement]:
         """Lift the noise's floor; look at more neighbours, of fewer targets; lift the signals' cap."""
         few = min(REFINED_ITER, self.n_iter)
         again = replace(self, stages=1, search=False, n_iter=few, polish=0)
@@ -134,7 +134,9 @@ class NearestRows(Algorithm):
             for k, part in MORE_NEIGHBORS
             if k > self.n_neighbors
         ]
-        return [Refinement(again, "floor"), *map(Refinement, more), Refinement(None, "cap")]
+        first = [Refinement(again, back=True)] if own else []
+        more = [Refinement(again, "floor"), *map(Refinement, more), Refinement(None, "cap")]
+        return first + more
 
     def rows_of(self, n: int) -> int:
         """Look at the targets."""

@@ -126,11 +126,13 @@ class Stop(Exception):
 class Refinement(NamedTuple):
     """Further training, perhaps with a bound of ours lifted: "floor" of the noise, or "cap" of signals.
 
-    Without an algorithm it is that of the last refinement that was kept.
+    Without an algorithm it is that of the last refinement that was kept. With `back`, lengthscales that
+    have left the kernel are brought back before, and what comes after is tried even if this is not kept.
     """
 
     algorithm: Algorithm | None
     lifts: str = ""
+    back: bool = False
 
 
 class Algorithm(ABC):
@@ -154,8 +156,12 @@ class Algorithm(ABC):
     n_iter: int
     """The number of rounds, at most."""
 
-    def refinements(self) -> Sequence[Refinement]:
-        """Further training from rows that it draws, each to be kept if rows held out say that it pays."""
+    def refinements(self, own: bool = False) -> Sequence[Refinement]:
+        """Further training from rows that it draws, each to be kept if rows held out say that it pays.
+
+        With `own` the first is by the algorithm itself, since θ was found in another way.
+        """
+        del own
         return ()
 
     def rows_of(self, n: int) -> int:

@@ -3,6 +3,7 @@
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -113,6 +114,21 @@ def test_the_scaling_of_parts_is_that_of_the_whole(folder, workers):
             assert torch.equal(a.rows, b.rows)
         if batch.mask is not None:
             assert (batch.y[~batch.mask] == 0).all()
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_column_that_does_not_vary_keeps_its_units(tmp_path, monkeypatch, workers):
+    """The mean of many numbers 0.1 is not 0.1, and a step from it is no 10¹⁴ standard deviations."""
+    monkeypatch.setattr(moments, "MOMENT_ROWS", 300)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=4_000), "c": 0.1, "y": rng.normal(size=4_000)})
+    table.to_parquet(tmp_path / "t.parquet", row_group_size=500)
+    shards, columns = read(tmp_path, workers, 6)
+    found = moments.scaling_of(shards, True, len(columns.features))
+    here = Scaling.of(table[["x", "c"]].to_numpy(), table["y"].to_numpy(), True)
+    for scaling in (found, here):
+        assert (scaling.x_mean[1], scaling.x_scale[1]) == (0.1, 1.0)
+        assert scaling.x_scale[0] == pytest.approx(table["x"].std(ddof=0))
 
 
 def test_incomplete_rows_are_refused_or_left_out(tmp_path):

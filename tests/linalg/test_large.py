@@ -5,7 +5,7 @@ import torch
 from helpers import FLOAT, close, inputs
 
 from distgp import linalg
-from distgp.linalg import lapack
+from distgp.linalg import lapack, large
 
 BOTH = pytest.mark.parametrize("scipy", [True, False], ids=["scipy", "torch"])
 SIZES = pytest.mark.parametrize("n", [3, 90, 800])
@@ -47,6 +47,22 @@ def test_factor_and_inverse_take_the_place_of_the_matrix(n, dtype):
     linalg.invert_(L)
     below = L.tril()
     close(below + below.tril(-1).mT, torch.linalg.inv(A), rtol=tolerance, atol=tolerance)
+
+
+@SIZES
+@pytest.mark.parametrize(("rows", "columns"), [(64, 100), (7, 20), (1024, 4096)])
+@pytest.mark.parametrize("least", [1.0, 1e-9])
+def test_an_inverse_by_products_of_blocks_is_that_of_the_library(
+    monkeypatch, n, rows, columns, least
+):
+    """Also of a matrix that is nearly singular."""
+    monkeypatch.setattr(large, "ROWS", rows)
+    monkeypatch.setattr(large, "COLUMNS", columns)
+    L = torch.linalg.cholesky(matrix(n) - (1.0 - least) * n * torch.eye(n, dtype=FLOAT))
+    wanted, place = torch.cholesky_inverse(L).tril(), L.data_ptr()
+    large._invert_by_products_(L)
+    assert L.data_ptr() == place
+    close(L.tril() / wanted.abs().max(), wanted / wanted.abs().max(), rtol=0, atol=1e-10)
 
 
 @BOTH

@@ -402,6 +402,50 @@ def test_the_polish_begins_where_refinement_has_ended(few_are_refined, monkeypat
     assert float(polish[2].noise) < floor
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_after_blocks_of_few_of_the_rows_nearest_rows_of_all_come_first(
+    few_are_refined, monkeypatch, few
+):
+    """They begin with all columns in the kernel, and what comes after is tried though they do not pay."""
+    large_from_50_rows(monkeypatch)
+    monkeypatch.setattr(learning, "SEEN", 2.0 if few else 0.5)
+    monkeypatch.setattr(learning, "score", lambda *given: Score(torch.zeros(9)))
+    told = noted_training(monkeypatch)
+    X, y = make_data(310, d=4, noise=0.3)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(X, y)
+    steps = [(one[0].n_neighbors, one[2]) for one in told if one[0].name == "nearest"]
+    assert [k for k, _ in steps] == ([30, 64] if few else [64])
+    first = told[0][2].kernel.parameters()["kernel.lengthscale"]
+    starts = [start.kernel.parameters()["kernel.lengthscale"] for _, start in steps]
+    lost = [bool((start > refinement.LOST * first).any()) for start in starts]
+    assert lost == ([False, True] if few else [True])
+
+
+@pytest.mark.parametrize("worse", [0.1, 0.01])
+def test_the_polish_is_left_where_rows_held_out_are_clearly_worse(
+    few_are_refined, monkeypatch, worse
+):
+    """The standard error of the difference is 0.018; going on without bounds begins at what is kept."""
+    monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 160)
+    told, train = [], learning.train
+    spread = torch.linspace(-1.0, 1.0, 1_000, dtype=torch.float64)
+
+    def noted(algorithm, expert, theta, shards, **options):
+        found = train(algorithm, expert, theta, shards, **options)
+        told.append((algorithm.name, theta, found.parameters))
+        return found
+
+    def scored(theta, *given):
+        by_all_rows = any(name == "fact" and end is theta for name, _, end in told)
+        return Score(spread - worse if by_all_rows else torch.zeros_like(spread))
+
+    monkeypatch.setattr(learning, "train", noted)
+    monkeypatch.setattr(learning, "score", scored)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(*make_data(220, noise=0.05))
+    polish, last = [one for one in told if one[0] == "fact"]
+    assert last[1] is (polish[1] if worse == 0.1 else polish[2])
+
+
 def test_more_neighbours_begin_with_lengthscales_that_have_not_run_away(monkeypatch):
     told = noted_training(monkeypatch)
     rng = np.random.default_rng(0)

@@ -37,14 +37,15 @@ def scaling_of(
     """Measure `Scaling.of` all rows together, with d input columns, from the moments of each worker's."""
     if not normalize:
         return Scaling.identity(d)
-    counts, means, squares, vary = map(np.stack, zip(*placement.map(_moments), strict=True))
-    n, sizes = counts.sum(), counts[:, None]
+    counts, means, squares, ends = map(np.stack, zip(*placement.map(_moments), strict=True))
+    n, sizes, low, high = counts.sum(), counts[:, None], ends[:, 0].min(0), ends[:, 1].max(0)
     mean = (sizes * means).sum(0) / n
     # Chan's formula: within the parts, and between them.
     with np.errstate(over="ignore", invalid="ignore"):
         square = (squares + sizes * np.square(means - mean)).sum(0) / n
-    refuse_lost(square, vary.any(0) | (np.ptp(means, axis=0) > 0))
-    deviation = np.sqrt(square)
+    refuse_lost(square, high > low)
+    # The mean of many equal numbers is not that number: its sum was rounded.
+    mean, deviation = np.where(high > low, mean, low), np.sqrt(np.where(high > low, square, 0.0))
     scale, varies = scale_of(mean, deviation)
     if not varies[-1]:
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
@@ -92,7 +93,7 @@ def _never_negative(batch: Shard) -> bool:
 
 @travels("moments")
 def _moments(batch: Shard) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute n, the mean, Σ(x − mean)² of every input column and the target, and whether they vary.
+    """Compute n, and of every input column and the target the mean, Σ(x − mean)², and both ends.
 
     Rows count as often as their weights say.
     """
@@ -103,8 +104,13 @@ def _moments(batch: Shard) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
     n = float(summed(lambda values: torch.ones_like(values[:, :1])))
     mean = summed(lambda values: values) / n
     square = summed(lambda values: (values - mean).square())
-    varies = summed(lambda values: (values != values[:1]).double()) > 0
-    return n, mean.cpu().numpy(), square.cpu().numpy(), varies.cpu().numpy()
+    low, high = torch.full_like(mean, torch.inf), torch.full_like(mean, -torch.inf)
+    for values, w in _pieces(batch):
+        counted = values[w[:, 0] > 0]
+        low = torch.cat([low[None], counted]).amin(0)
+        high = torch.cat([high[None], counted]).amax(0)
+    ends = torch.stack([low, high])
+    return n, mean.cpu().numpy(), square.cpu().numpy(), ends.cpu().numpy()
 
 
 def _pieces(batch: Shard) -> Iterator[tuple[Tensor, Tensor]]:

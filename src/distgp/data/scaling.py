@@ -258,4 +258,6 @@ def _spread(columns: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray,
         square = np.square(deviation)
         varies = np.ptp(columns, axis=0) > 0
     refuse_lost(square, varies, f" (the largest is {np.abs(columns).max():.3g})")
+    # The mean of many equal numbers is not that number: its sum was rounded.
+    mean, deviation = np.where(varies, mean, columns[0]), np.where(varies, deviation, 0.0)
     return mean, scale_of(mean, deviation)[0]

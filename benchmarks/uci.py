@@ -189,14 +189,6 @@ def means_of(
             first = ["", ""]
 
 
-def nlpd_of_all(rows: Sequence[dict[str, str]]) -> str:
-    """The mean NLPD of the default on each table with several splits."""
-    found = {table: [row for row in rows if row["table"] == table] for table in TABLES}
-    means = {table: _mean(runs, "nlpd") for table, runs in found.items() if len(runs) > 1}
-    said = ", ".join(f"{table} {mean:.3f} ± {error:.3f}" for table, (mean, error) in means.items())
-    return f"{measured_with(rows)} Mean NLPD: {said}."
-
-
 def _mean(runs: list[dict[str, str]], name: str) -> tuple[float, float]:
     """The mean of a figure over splits, and its standard error."""
     values = np.array([float(row[name]) for row in runs])
@@ -284,7 +276,6 @@ def page() -> None:
         "all splits": ([row for row in rows if row["model"] != "SVGP"], means_of(rows, SHORT)),
     }
     table_in_page(PAGE, "wins", [wins(rows)])
-    table_in_page(PAGE, "all splits, two cores", [nlpd_of_all(slow)])
     for mark, (shown, lines) in parts.items():
         said = measured_with(shown, lambda row: f"{row.get('model', 'SVGP')} on {row['table']}")
         table_in_page(PAGE, mark, [said, "", *lines])

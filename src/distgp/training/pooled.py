@@ -44,14 +44,14 @@ class PooledBound(Algorithm):
 
     Parameters
     ----------
-    n_iter : int, default=100
+    n_iter : int, default=200
         The number of rounds, at most.
     """
 
     name: ClassVar[str] = "pooled"
     exchanges: ClassVar[Kinds] = {"x": "parameters", "gradient": "gradients", "*": "sums"}
     serves: ClassVar[tuple[str, ...]] = ("sparse",)
-    n_iter: int = 100
+    n_iter: int = 200
 
     def on_worker(self, objective: Objective, shard: Shard, message: Message) -> Reply:
         """Answer with the sums of the rows; given derivatives in them, with the rows' gradient."""

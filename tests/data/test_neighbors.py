@@ -114,6 +114,17 @@ def test_of_rows_well_apart_hardly_any_is_searched_again_in_float64(monkeypatch)
     assert sum(count for count, dtype in asked if dtype == torch.float64) < 30
 
 
+def test_where_float32_cannot_tell_most_rows_apart_the_other_blocks_are_of_float64(monkeypatch):
+    monkeypatch.setitem(neighbors.BLOCK, "cpu", 10_000)
+    X, found, hidden = inputs(2000, 1), [], neighbors._hidden
+    X += 1e3 * (torch.arange(2000) % 2)[:, None]
+    monkeypatch.setattr(neighbors, "_hidden", lambda *of: found.append(hidden(*of)) or found[-1])
+    limit = torch.full((200,), 2000)
+    _, index = Neighbors(X)._block_search(X[:200], limit, 20, torch.float32)
+    assert torch.equal(index, naive(X, X[:200], limit, 20)[1])
+    assert 1 <= len(found) <= torch.get_num_threads() and all(of.all() for of in found)
+
+
 def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):
     X, limit = without_ties(inputs(5, 3).repeat(400, 1), row_priority(torch.arange(2000), 0)), 2000
     found = scan.Scan.of(X).nearest(X[:10], torch.full((10,), limit), 7)

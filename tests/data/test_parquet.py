@@ -127,11 +127,18 @@ def test_a_column_that_does_not_vary_keeps_its_units(tmp_path, monkeypatch, work
     table.to_parquet(tmp_path / "t.parquet", row_group_size=500)
     shards, columns = read(tmp_path, workers, 6)
     found = moments.scaling_of(shards, True, len(columns.features))
-    here = Scaling.of(table.iloc[:, :-1].to_numpy(), table["y"].to_numpy(), True)
+    by_rows = np.ascontiguousarray(table.iloc[:, :-1].to_numpy())  # sums by columns round more
+    here = Scaling.of(by_rows, table["y"].to_numpy(), True)
     for scaling in (found, here):
         np.testing.assert_array_equal(scaling.x_mean[1:], same)
         np.testing.assert_array_equal(scaling.x_scale[1:], 1.0)
         assert scaling.x_scale[0] == pytest.approx(table["x"].std(ddof=0))
+
+
+def test_a_column_whose_numbers_are_nearly_the_same_keeps_its_units():
+    X = np.full((3_000, 2), 0.3)
+    X[::2, 1] = np.nextafter(0.3, 1.0)
+    assert (Scaling.of(X, np.arange(3_000.0), True).x_scale == 1.0).all()
 
 
 def test_incomplete_rows_are_refused_or_left_out(tmp_path):

@@ -408,7 +408,8 @@ def test_after_blocks_of_few_of_the_rows_nearest_rows_of_all_come_first(
 ):
     """They begin with all columns in the kernel, and what comes after is tried though they do not pay."""
     large_from_50_rows(monkeypatch)
-    monkeypatch.setattr(learning, "SEEN", 2.0 if few else 0.5)
+    # Four blocks of 100 rows would be 1.29 times the rows.
+    monkeypatch.setattr(learning, "SEEN", 1.3 if few else 1.28)
     monkeypatch.setattr(learning, "score", lambda *given: Score(torch.zeros(9)))
     told = noted_training(monkeypatch)
     X, y = make_data(310, d=4, noise=0.3)
@@ -421,11 +422,11 @@ def test_after_blocks_of_few_of_the_rows_nearest_rows_of_all_come_first(
     assert lost == ([False, True] if few else [True])
 
 
-@pytest.mark.parametrize("worse", [0.1, 0.01])
-def test_the_polish_is_left_where_rows_held_out_are_clearly_worse(
+@pytest.mark.parametrize("worse", [0.1, 0.01, math.nan])
+def test_what_all_rows_have_found_is_left_where_rows_held_out_are_clearly_worse(
     few_are_refined, monkeypatch, worse
 ):
-    """The standard error of the difference is 0.018; going on without bounds begins at what is kept."""
+    """The standard error of the difference is 0.018. A fit that goes on from this one is judged too."""
     monkeypatch.setattr("distgp.experts.exact.DIRECT_ROWS", 160)
     told, train = [], learning.train
     spread = torch.linspace(-1.0, 1.0, 1_000, dtype=torch.float64)
@@ -441,9 +442,14 @@ def test_the_polish_is_left_where_rows_held_out_are_clearly_worse(
 
     monkeypatch.setattr(learning, "train", noted)
     monkeypatch.setattr(learning, "score", scored)
-    DistributedGPRegressor(expert="exact", n_experts=1).fit(*make_data(220, noise=0.05))
-    polish, last = [one for one in told if one[0] == "fact"]
-    assert last[1] is (polish[1] if worse == 0.1 else polish[2])
+    gp = DistributedGPRegressor(expert="exact", n_experts=1, warm_start=True)
+    data = make_data(220, noise=0.05)
+    for fits in (1, 2):
+        told.clear()
+        theta = gp.fit(*data).training_.parameters
+        of_all = [one for one in told if one[0] == "fact"]
+        assert len(of_all) == 3 - fits and all(one[2] is not one[1] for one in of_all)
+        assert theta is (of_all[-1][2] if worse == 0.01 else of_all[0][1])
 
 
 def test_more_neighbours_begin_with_lengthscales_that_have_not_run_away(monkeypatch):

@@ -37,15 +37,15 @@ def scaling_of(
     """Measure `Scaling.of` all rows together, with d input columns, from the moments of each worker's."""
     if not normalize:
         return Scaling.identity(d)
-    counts, means, squares, ends = map(np.stack, zip(*placement.map(_moments), strict=True))
-    n, sizes, low, high = counts.sum(), counts[:, None], ends[:, 0].min(0), ends[:, 1].max(0)
+    counts, means, squares, vary = map(np.stack, zip(*placement.map(_moments), strict=True))
+    n, sizes, vary = counts.sum(), counts[:, None], vary.any(0) | (np.ptp(means, axis=0) > 0)
     mean = (sizes * means).sum(0) / n
     # Chan's formula: within the parts, and between them.
     with np.errstate(over="ignore", invalid="ignore"):
         square = (squares + sizes * np.square(means - mean)).sum(0) / n
-    refuse_lost(square, high > low)
+    refuse_lost(square, vary)
     # The mean of many equal numbers is not that number: its sum was rounded.
-    mean, deviation = np.where(high > low, mean, low), np.sqrt(np.where(high > low, square, 0.0))
+    mean, deviation = np.where(vary, mean, means[0]), np.sqrt(np.where(vary, square, 0.0))
     scale, varies = scale_of(mean, deviation)
     if not varies[-1]:
         raise TableError(f"the target is constant ({mean[-1]:g}): there is nothing to learn")
@@ -93,9 +93,9 @@ def _never_negative(batch: Shard) -> bool:
 
 @travels("moments")
 def _moments(batch: Shard) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute n, and of every input column and the target the mean, Σ(x − mean)², and both ends.
+    """Compute n, the mean, Σ(x − mean)² of every input column and the target, and whether they vary.
 
-    Rows count as often as their weights say.
+    Rows count as often as their weights say. The mean of a column that does not vary is its number.
     """
 
     def summed(of: Callable[[Tensor], Tensor]) -> Tensor:
@@ -109,8 +109,8 @@ def _moments(batch: Shard) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         counted = values[w[:, 0] > 0]
         low = torch.cat([low[None], counted]).amin(0)
         high = torch.cat([high[None], counted]).amax(0)
-    ends = torch.stack([low, high])
-    return n, mean.cpu().numpy(), square.cpu().numpy(), ends.cpu().numpy()
+    mean, varies = torch.where(high > low, mean, low), high > low
+    return n, mean.cpu().numpy(), square.cpu().numpy(), varies.cpu().numpy()
 
 
 def _pieces(batch: Shard) -> Iterator[tuple[Tensor, Tensor]]:

@@ -82,12 +82,13 @@ class Search(ABC):
         k: int,
         entries: int,
     ) -> tuple[Tensor, Tensor]:
-        """Search for some queries at a time, so that so many pairs of them and rows are held at most.
+        """Search for some queries at a time, so that so many pairs of them and rows are held at most,
+        and so many coordinates of the rows found for them.
 
         They are taken in the order of their places, so that rows after all of a block's need no look.
         """
-        order = before.argsort()
-        sizes = _sizes(before[order].tolist(), entries, min(k + SPARE, len(self)))
+        order, looked_at = before.argsort(), min(k + SPARE, len(self)) * self.coordinates.shape[-1]
+        sizes = _sizes(before[order].tolist(), entries, looked_at)
         parts = [(queries[some], before[some]) for some in order.split(sizes)]
         together = on_threads if queries.device.type == "cpu" else map  # a GPU needs no threads
         found = list(together(lambda part: search(*part), parts))
@@ -166,7 +167,7 @@ class Neighbors(Search):
         """Search blocks of the distance matrix, rows that come too late masked out.
 
         Products in float32 take half the time; queries of which rounding may have hidden a nearest row
-        are searched again in float64.
+        are searched again in float64. Where these are most of a block, so they are of those after it.
         """
         # Distances by matrix products have rounding errors, so a few rows more than wanted are taken, and
         # put in order by their differences.
@@ -178,22 +179,26 @@ class Neighbors(Search):
         if max(norms.max(), (queries - centre).square().sum(-1).max()) > LARGEST:
             dtype = torch.float64
         # One product for −2xᵀr + ‖r‖²: to add the norms would be another pass over the block.
-        right = torch.cat([-2.0 * rows, norms], -1).to(dtype).mT.contiguous()
+        table, crowded = torch.cat([-2.0 * rows, norms], -1).mT.contiguous(), Event()
+        rough = table.to(dtype)
 
         def search(part: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
             first, last = int(limit.min()), max(taken, int(limit.max()))
-            points = part - centre
-            block = F.pad(points, (0, 1), value=1.0).to(dtype) @ right[:, :last]
+            points, right = part - centre, table if crowded.is_set() else rough
+            block = F.pad(points, (0, 1), value=1.0).to(right.dtype) @ right[:, :last]
             block[:, first:].masked_fill_(place[first:last] >= limit[:, None], torch.inf)
             value, index = smallest(block, taken)
             square = (points[:, None, :] - rows[index]).square_().sum(-1)
             square = torch.where(torch.isfinite(value), square, torch.inf)
             square, order = square.topk(kept, -1, largest=False)
-            if dtype != torch.float64 and taken < last:
-                square[_hidden(points, square[:, -1], value)] = torch.nan
+            if right.dtype != torch.float64 and taken < last:
+                hidden = _hidden(points, square[:, -1], value)
+                square[hidden] = torch.nan
+                if 2 * int(hidden.sum()) > len(hidden):
+                    crowded.set()
             return square, index.gather(-1, order)
 
-        entries = BLOCK[queries.device.type] * 8 // right.itemsize
+        entries = BLOCK[queries.device.type] * 8 // rough.itemsize
         square, index = self._by_blocks(search, queries, before, k, entries)
         if len(again := square.isnan().any(-1).nonzero()[:, 0]):
             square[again], index[again] = self._block_search(queries[again], before[again], k)

@@ -253,11 +253,12 @@ def _spread(columns: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray,
     """Return the mean and scale of each column; a column that does not vary keeps its scale."""
     columns = columns.astype(np.float64, copy=False)
     with np.errstate(all="ignore"):
-        mean = np.average(columns, 0, weight)
-        deviation = np.sqrt(np.average(np.square(columns - mean), 0, weight))
+        # From the first row on: the sum of many numbers that are nearly the same is wrong by more than
+        # they differ.
+        apart = columns - columns[0]
+        offset = np.average(apart, 0, weight)
+        mean, deviation = columns[0] + offset, np.sqrt(np.average((apart - offset) ** 2, 0, weight))
         square = np.square(deviation)
         varies = np.ptp(columns, axis=0) > 0
     refuse_lost(square, varies, f" (the largest is {np.abs(columns).max():.3g})")
-    # The mean of many equal numbers is not that number: its sum was rounded.
-    mean, deviation = np.where(varies, mean, columns[0]), np.where(varies, deviation, 0.0)
     return mean, scale_of(mean, deviation)[0]

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import torch
+
 from distgp._util.progress import doing, telling
 from distgp.data import shard as sample
 from distgp.data.shard import Shard
@@ -264,7 +266,9 @@ class Learning:
         algorithm, lifted = self.algorithm.with_search(self.search), None
         if self.found_in == "fit" and algorithm.polish:
             polish, free = Fact(n_iter=algorithm.polish), limits.all_lifted().now
-            return [self._train(polish, expert, self.start, shards, free)]
+            found = self._train(polish, expert, self.start, shards, free)
+            worse = self._clearly_worse(expert, shards, found.parameters, self.start)
+            return [replace(found, parameters=self.start) if worse else found]
         alone, goes_on = sum(sample.counts(shards)) == 1, self.found_in == "interrupted"
         small = _share_of_first(expert, shards) <= LARGEST_PART
         blocks = self.blocks and (self.search or goes_on) and alone and small
@@ -278,7 +282,10 @@ class Learning:
                 found, limits = self._refined(expert, shards, theta, limits, blocks, lifted)
                 results += found
             if algorithm.polish:
-                results += self._polished(expert, shards, results[-1].parameters, limits, lifted)
+                theta = results[-1].parameters
+                found = self._polished(expert, shards, theta, limits, lifted)
+                if not self._clearly_worse(expert, shards, found[-1].parameters, theta):
+                    results += found
         return results
 
     def _polished(
@@ -292,7 +299,7 @@ class Learning:
         """Go on from θ by the objective of all rows, within bounds of ours and then without.
 
         Where blocks of rows have `lifted` bounds, and rows held out were not sure, that is tried at once,
-        from what they found if all rows agree. What predicts rows held out clearly worse is left.
+        from what they found if all rows agree.
         """
         bounded, found = limits != limits.all_lifted(), []
         may_lift = self.refine and bounded and sum(sample.counts(shards)) == 1
@@ -303,14 +310,21 @@ class Learning:
             return found
         polish = min(self.algorithm.polish, self.algorithm.n_iter)
         results = [self._train(Fact(n_iter=polish), expert, theta, shards, limits.now)]
-        polished = results[-1].parameters
-        scored = partial(self._scored, expert, shards)
-        if self.refine and scored(theta).beats(scored(polished), ERRORS):
-            results, polished = [], theta
         if may_lift and lifted is None:
-            with telling("theta", lambda told: told.get("theta", polished)):
-                results += self._without_bounds(expert, shards, polished, limits)
+            with telling("theta", lambda told: told.get("theta", results[-1].parameters)):
+                results += self._without_bounds(expert, shards, results[-1].parameters, limits)
         return results
+
+    def _clearly_worse(
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, before: Parameters
+    ) -> bool:
+        """Whether rows held out, where there are any, are predicted clearly worse than before."""
+        if not self.refine:
+            return False
+        doing("measuring what was learnt on rows held out")
+        with telling("theta", lambda _: theta):
+            old, new = (self._scored(expert, shards, one) for one in (before, theta))
+        return old.beats(new, ERRORS) or not bool(torch.isfinite(new.densities).all())
 
     def _in_blocks(
         self, expert: Expert, shards: Placement[Shard], limits: Limits
@@ -349,9 +363,9 @@ class Learning:
     ) -> tuple[list[TrainingResult], Limits]:
         """Take those steps of further training by which rows held out are predicted better.
 
-        More neighbours begin with the lengthscales of the start where others have left the kernel. After
-        `blocks` of rows that begins the algorithm's own step, and only where these saw few of the rows.
-        A step knows the curvature that those before it have shown.
+        Steps with more neighbours bring back lengthscales that have left the kernel. After `blocks` of
+        rows only a step with as many neighbours as the algorithm has by itself does. It is made where the
+        blocks saw few of the rows. A step knows the curvature that those before it have shown.
         Still more are looked at only where the last ones were clearly worth it. Where blocks of rows have
         `lifted` bounds, their end is tried before nearest rows lift the cap of signals. That is left to
         the objective of all rows where it comes later.
@@ -370,7 +384,7 @@ class Learning:
                     return [*results, lifted], limits.all_lifted()
                 if self.algorithm.polish:
                     break
-            back = change.back or not (change.lifts or blocks)
+            back = change.anew or not (change.lifts or blocks)
             start = back_at_start(theta, self.start) if back else theta
             known.scale(again.rows_of(n) / looked_at)
             looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
@@ -378,7 +392,7 @@ class Learning:
             found = learner._train(again, expert, start, shards, wider.now, tolerance=tolerance)
             new = self._scored(expert, shards, found.parameters)
             clearly = new.beats(best, ERRORS)
-            more = more if change.lifts or change.back else clearly
+            more = more if change.lifts or change.anew else clearly
             if clearly or (not change.lifts and new.beats(best, 0.0)):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters

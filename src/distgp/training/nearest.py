@@ -134,7 +134,7 @@ class NearestRows(Algorithm):
             for k, part in MORE_NEIGHBORS
             if k > self.n_neighbors
         ]
-        first = [Refinement(again, back=True)] if own else []
+        first = [Refinement(again, anew=True)] if own else []
         more = [Refinement(again, "floor"), *map(Refinement, more), Refinement(None, "cap")]
         return first + more
 

@@ -126,13 +126,13 @@ class Stop(Exception):
 class Refinement(NamedTuple):
     """Further training, perhaps with a bound of ours lifted: "floor" of the noise, or "cap" of signals.
 
-    Without an algorithm it is that of the last refinement that was kept. With `back`, lengthscales that
-    have left the kernel are brought back before, and what comes after is tried even if this is not kept.
+    Without an algorithm it is that of the last refinement that was kept. `anew` is said of the one that
+    begins anew with all columns in the kernel: what comes after it is tried even if it is not kept.
     """
 
     algorithm: Algorithm | None
     lifts: str = ""
-    back: bool = False
+    anew: bool = False
 
 
 class Algorithm(ABC):

@@ -117,7 +117,7 @@ def test_of_rows_well_apart_hardly_any_is_searched_again_in_float64(monkeypatch)
 def test_where_float32_cannot_tell_most_rows_apart_the_other_blocks_are_of_float64(monkeypatch):
     monkeypatch.setitem(neighbors.BLOCK, "cpu", 10_000)
     X, found, hidden = inputs(2000, 1), [], neighbors._hidden
-    X += 1e3 * (torch.arange(2000) % 2)[:, None]
+    X += 1e5 * (torch.arange(2000) % 2)[:, None]
     monkeypatch.setattr(neighbors, "_hidden", lambda *of: found.append(hidden(*of)) or found[-1])
     limit = torch.full((200,), 2000)
     _, index = Neighbors(X)._block_search(X[:200], limit, 20, torch.float32)

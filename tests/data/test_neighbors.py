@@ -122,7 +122,9 @@ def test_where_float32_cannot_tell_most_rows_apart_the_other_blocks_are_of_float
     limit = torch.full((200,), 2000)
     _, index = Neighbors(X)._block_search(X[:200], limit, 20, torch.float32)
     assert torch.equal(index, naive(X, X[:200], limit, 20)[1])
-    assert 1 <= len(found) <= torch.get_num_threads() and all(of.all() for of in found)
+    assert 1 <= len(found) <= 4 and all(
+        of.all() for of in found
+    )  # of 20 blocks, some at the same time
 
 
 def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):

@@ -280,7 +280,7 @@ BAD_ROWS = [
     ([GOOD | {"east": float("nan")}], "1 of 1 rows have missing or infinite values (1 in 'east')"),
     ([GOOD | {"east": float("-inf")}], "1 of 1 rows have missing or infinite values"),
     ([GOOD | {"site": None}], "(1 in 'site')"),
-    ([GOOD | {"east": "far"}], "column 'east' is string, expected numbers"),
+    ([GOOD | {"east": "far"}], "column 'east' is text, expected numbers"),
     ([GOOD, GOOD | {"east": "far"}], "column 'east' holds values of different kinds"),
     ([GOOD | {"east": 10**400}], "column 'east' holds values of different kinds, or too large"),
     ([GOOD | {"east": {"a": [1]}}], "column 'east' is struct"),

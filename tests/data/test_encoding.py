@@ -71,7 +71,7 @@ BAD_COLUMNS = [
     (TABLE, {"target": "z"}, "no column 'z'; the table has 'y', 'x'"),
     (TABLE, {"categorical": ["Sites"]}, "no column 'Sites'; did you mean 'site'. the table has"),
     (TABLE, {}, "column 'when' holds dates .*leave it out, or make .*dates='expand'$"),
-    (TABLE, {"target": "site"}, "the target 'site' is string, expected numbers"),
+    (TABLE, {"target": "site"}, "the target 'site' is text, expected numbers"),
     (TABLE, {"features": ["y"]}, "no input columns are left"),
     (TABLE.slice(0, 0), {}, "columns but no rows"),
     (pa.table({"y": [1.0], "n": pa.nulls(1)}), {}, "column 'n' is empty"),
@@ -126,7 +126,7 @@ def test_numbers_with_decimal_commas_are_told(count):
     table = pa.table({"a": texts, "y": np.arange(float(count))})
     with pytest.raises(TableError, match=r"its numbers have commas, such as '0,5': .*decimal=','"):
         learn(table, "y")
-    with pytest.raises(TableError, match=r"'y' is string, expected numbers with points, got '0,5'"):
+    with pytest.raises(TableError, match=r"'y' is text, expected numbers with points, got '0,5'"):
         learn(pa.table({"a": np.arange(float(count)), "y": texts}), "y")
     few = pa.table({"a": ["1,5", "2,5"] * 15, "y": np.arange(30.0)})
     assert learn(few, "y").inputs[0].categories == ("1,5", "2,5")

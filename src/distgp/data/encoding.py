@@ -27,6 +27,7 @@ from distgp.data.values import (
     kind_of,
     numbers,
     refuse_misread,
+    type_in_words,
     with_comma,
     zone_of,
 )
@@ -345,7 +346,7 @@ def learn_columns(
         type_, hint = schema.field(target).type, ""
         if kind_of(type_) == "category" and (example := with_comma(texts_of(target))):
             hint = f" with points, got {example!r}: read them by pandas.read_csv(…, decimal=',')"
-        raise TableError(f"the target {target!r} is {type_}, expected numbers{hint}")
+        raise TableError(f"the target {target!r} is {type_in_words(type_)}, expected numbers{hint}")
     fields = (schema.field(name) for name in kept)
     inputs = (Column.learn(f.name, f.type, texts_of, f.name in labels, dates, rows) for f in fields)
     return Columns(target or "", tuple(inputs))

@@ -39,14 +39,19 @@ def kind_of(type_: pa.DataType) -> str:
     return next((kind for kind, tests in TYPES.items() if any(t(type_) for t in tests)), "other")
 
 
+def type_in_words(type_: pa.DataType) -> str:
+    """Return "text" for all types of texts, and the name of any other type."""
+    return "text" if kind_of(type_) == "category" else str(type_)
+
+
 def numbers(name: str, values: Values) -> np.ndarray:
     """Turn values into float64, (rows,); missing ones become NaN."""
     try:
         wide = values.cast(pa.float64(), safe=False)
     except pa.ArrowException as error:
         raise TableError(
-            f"column {name!r} is {values.type}, expected numbers as in fitting ({error}): correct it, or "
-            "convert it, by pandas.to_numeric for one"
+            f"column {name!r} is {type_in_words(values.type)}, expected numbers as in fitting ({error}): "
+            "correct it, or convert it, by pandas.to_numeric for one"
         ) from error
     return pc.fill_null(wide, math.nan).to_numpy(zero_copy_only=False)
 

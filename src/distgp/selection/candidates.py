@@ -119,8 +119,9 @@ def affordable(plan: Plan, d: int) -> tuple[Candidate | None, list[str]]:
     for name, (settings, estimate) in ways.items():
         cost = estimate(plan.n, d, plan.like)
         fits = cost.seconds <= seconds and (free is None or cost.bytes <= SHARE * free)
+        took = f"about {cost.seconds:,.0f} s" if cost.seconds >= 1.0 else "less than 1 s"
         said.append(
-            f"{name}: about {cost.seconds:,.0f} s and {cost.bytes / GIB:,.1f} GiB after training, "
+            f"{name}: {took} and {cost.bytes / GIB:,.1f} GiB after training, "
             f"{'taken' if fits else f'left out by time_limit={plan.time_limit:g} or free memory'}"
         )
         if fits:

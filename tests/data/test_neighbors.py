@@ -169,8 +169,8 @@ def test_a_scan_of_wide_tables_does_not_give_up(monkeypatch, n, d, k):
     monkeypatch.setattr(Neighbors, "_block_search", None)
     X = inputs(n, d)
     square, _ = Neighbors(X).nearest(X, k)
-    wanted, _ = naive(X, X, torch.full((n,), n), k)
-    close(square, wanted)
+    wanted, _ = naive(X, X[:100], torch.full((100,), n), k)
+    close(square[:100], wanted)
 
 
 def test_a_scan_of_few_rows_is_preferred_to_a_tree(monkeypatch):

@@ -6,9 +6,10 @@
 
 The four real tasks, random split 80/20 (of traffic one row an hour); Friedman's first function (five
 columns, noise 1) with 10⁴ and 2 · 10⁴ rows; and draws of a rough Gaussian process in four columns
-(lengthscale 0.25, noise 0.2) with 10⁵ and 10⁶ rows; 10,000 more to predict; and tables with many columns,
-numbers and texts, most of which mean nothing, with a tenth of the rows to predict (`table`); one seed.
-distgp has its defaults and nothing else; the others get a column of 0 and 1 for every text. Seconds are
+(lengthscale 0.25, noise 0.2) with 10⁵ and 10⁶ rows, and in eight (lengthscale 1); 10,000 more to predict;
+and tables with many columns, numbers and texts, most of which mean nothing, with a tenth of the rows to
+predict (`table`); one seed. distgp has its defaults and nothing else; of rough draws also nearest rows with
+256 inducing inputs ("nearest"). The others get a column of 0 and 1 for every text. Seconds are
 those of the wall and, beside them, those of all processor cores together. Boosting is scikit-learn's,
 once with one standard deviation for all rows, that of its errors on a fifth of the rows held out, and once
 with one for each row (`benchmarks/others.py`).
@@ -55,7 +56,15 @@ from experiments.datasets import TASKS
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 SETTINGS = Path(__file__).parent / "results" / "svgp.csv"
 SMOOTH = {"smooth, 10⁴ rows": 10_000, "smooth, 2 · 10⁴ rows": 20_000}
-ROUGH = {"rough, 10⁵ rows": 100_000, "rough, 10⁶ rows": 1_000_000}
+ROUGH = {
+    "rough, 10⁵ rows": (100_000, 4, 0.25),
+    "rough, 10⁶ rows": (1_000_000, 4, 0.25),
+    "rough, 10⁶ rows, 8 columns": (1_000_000, 8, 1.0),
+}
+"""Rows, columns and the lengthscale."""
+NEAREST_ROWS = "distgp, nearest rows"
+NEAREST = {"expert": "nearest", "n_inducing": 256}
+"""What is given where it is not the default that is measured, and its name."""
 TABLES = {
     "40 texts and 33 numbers": (2_344, 33, 40, 7),
     "9 texts and 14 numbers": (12_321, 14, 9, 4),
@@ -111,10 +120,10 @@ def tasks(data: str | None) -> Iterator[tuple[str, Callable[[], Split | Table]]]
             return X[:n], y[:n], X[n:], y[n:]
 
         yield name, smooth
-    for name, n in ROUGH.items():
+    for name, drawn in ROUGH.items():
 
-        def rough(n: int = n) -> Split:
-            X, y, X_test, _, y_test, _ = draw(n, 4, 0.25, 0, "cpu", N=10_000)
+        def rough(drawn: tuple[int, int, float] = drawn) -> Split:
+            X, y, X_test, _, y_test, _ = draw(*drawn, 0, "cpu", N=10_000)
             return X.numpy(), y.numpy(), X_test.numpy(), y_test.numpy()
 
         yield name, rough
@@ -140,21 +149,27 @@ def with_cpu(rows: Iterator[Row]) -> Iterator[Row]:
         begin = cpu_seconds()
 
 
-def ours(split: Split | Table, device: str, time_limit: float) -> Iterator[Row]:
-    """The default."""
+def ours(
+    split: Split | Table,
+    device: str,
+    time_limit: float,
+    name: str = "distgp",
+    given: dict[str, Any] | None = None,
+) -> Iterator[Row]:
+    """The default, or what is given."""
     X, y, X_test, y_test = split
     begin = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gp = distgp.DistributedGPRegressor(
-            random_state=0, device=device, time_limit=time_limit
+            random_state=0, device=device, time_limit=time_limit, **(given or {})
         ).fit(X, y)
         fitted = time.perf_counter()
         mean, std = gp.predict(X_test, return_std=True)
     done = time.perf_counter()
     seconds = {"fit_s": fitted - begin, "predict_us": (done - fitted) / len(y_test) * 1e6}
     chosen = "" if gp.choice_ is None else gp.choice_.best.name
-    row: Row = {"model": "distgp", "chosen": chosen, "seconds": done - begin}
+    row: Row = {"model": name, "chosen": chosen, "seconds": done - begin}
     yield row | seconds | figures(y_test, mean, std)
 
 
@@ -222,6 +237,8 @@ def measured(
         begin = now(device)
         yield from with_cpu(ours(split, device, options.time_limit))
         took = now(device) - begin
+    if "nearest" in models and task in ROUGH:
+        yield from with_cpu(ours(split, device, options.time_limit, NEAREST_ROWS, NEAREST))
     plain = in_numbers(split)
     if "boosting" in models:
         yield from with_cpu(boosted(plain))
@@ -308,7 +325,7 @@ def page() -> None:
             table_in_page(PAGE, f"jobs {device}", lines_of(shown))
 
 
-MODELS = ("distgp", "boosting", "svgp", "gpboost")
+MODELS = ("distgp", "nearest", "boosting", "svgp", "gpboost")
 
 
 def arguments() -> argparse.Namespace:
@@ -363,7 +380,7 @@ def measure(
     path = file_of(options.device)
     rows: list[Row] = [dict(row) for row in read_csv(path)] if path.exists() else []
     order = [name for name, _ in tasks(None)]
-    models = ["distgp", "gradient boosting", "gradient boosting, spread by row", "GPBoost", "SVGP"]
+    models = ["distgp", NEAREST_ROWS, *NAMES, "GPBoost", "SVGP"]
     for name, make in chosen:
         split = make()
         took = [row["seconds"] for row in rows if (row["task"], row["model"]) == (name, "distgp")]

@@ -101,10 +101,8 @@ def mapped() -> Figure:
     gp = distgp.DistributedGPRegressor(kernel=text, expert="exact", n_experts=1).fit(places, y)
     grid = maps.grid({"lon": np.linspace(5, 15, 80), "lat": np.linspace(46, 55, 100)})
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), layout="constrained")
-    pads = {
-        "w_pad": 0.1,
-        "wspace": 0.06,
-    }  # labels of bars stay apart from "lat", and that on the page
+    # Labels of bars stay apart from "lat", and that on the page.
+    pads = {"w_pad": 0.1, "wspace": 0.06}
     cast(Any, figure.get_layout_engine()).set(**pads)
     field = maps.predict_grid(gp, grid, latent=True)
     plotting.plot_map(field, "mean", points=places, ax=axes[0])

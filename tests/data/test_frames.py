@@ -258,9 +258,7 @@ def test_mistakes_with_tables_are_told_with_the_remedy(name):
 
 
 def test_values_of_another_kind_are_told_with_the_remedy(fitted):
-    with pytest.raises(
-        ValueError, match=r"'east' is text, expected numbers .*pandas.to_numeric"
-    ):
+    with pytest.raises(ValueError, match=r"'east' is text, expected numbers .*pandas.to_numeric"):
         fitted.predict(rows(5)[0].assign(east="far"))
     with pytest.raises(TypeError, match=r"one row for each observation.* pandas.DataFrame makes"):
         fitted.predict({"east": 1.0})

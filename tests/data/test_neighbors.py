@@ -20,6 +20,13 @@ def naive(X, queries, before, k):
     return value, torch.where(torch.isfinite(value), index, -1)
 
 
+def same_distances(square, wanted):
+    """Infinite in the same places, and the same elsewhere."""
+    found = torch.isfinite(wanted)
+    assert torch.equal(found, torch.isfinite(square))
+    close(square[found], wanted[found])
+
+
 @pytest.mark.parametrize("by_tree", [True, False])
 @pytest.mark.parametrize(("n", "d", "k"), [(900, 3, 20), (300, 6, 40), (30, 2, 50), (1, 1, 3)])
 def test_neighbours_before_every_row_are_those_of_a_sorted_list(monkeypatch, by_tree, n, d, k):
@@ -31,9 +38,7 @@ def test_neighbours_before_every_row_are_those_of_a_sorted_list(monkeypatch, by_
     square, index = Neighbors(X).nearest_before(X, place, k)
     wanted, where = naive(X, X, place, k)
     assert torch.equal(index, where)
-    found = torch.isfinite(wanted)
-    assert torch.equal(found, torch.isfinite(square))
-    close(square[found], wanted[found])
+    same_distances(square, wanted)
 
 
 @pytest.mark.parametrize("by_tree", [True, False])
@@ -61,9 +66,7 @@ def test_boxes_find_what_a_sorted_list_has(monkeypatch, n, d, k, far):
     square, index = Neighbors(X)._box_search(X, place, k)
     wanted, where = naive(X, X, place, k)
     assert torch.equal(index, where)
-    found = torch.isfinite(wanted)
-    assert torch.equal(found, torch.isfinite(square))
-    close(square[found], wanted[found])
+    same_distances(square, wanted)
 
 
 @pytest.mark.parametrize(("n", "d", "k"), [(3000, 2, 20), (1500, 6, 40), (700, 1, 5), (600, 3, 90)])
@@ -79,9 +82,7 @@ def test_a_scan_finds_what_a_sorted_list_has(monkeypatch, n, d, k, far, again):
     wanted, where = naive(X, X, place, k)
     if far < 1e20:  # else rows coincide in float64 too
         assert torch.equal(index, where)
-    found = torch.isfinite(wanted)
-    assert torch.equal(found, torch.isfinite(square))
-    close(square[found], wanted[found])
+    same_distances(square, wanted)
 
 
 @pytest.mark.parametrize(("n", "d", "k"), [(900, 2, 20), (600, 12, 40), (700, 1, 5), (90, 3, 85)])
@@ -95,9 +96,7 @@ def test_blocks_in_float32_find_what_a_sorted_list_has(monkeypatch, n, d, k, far
     wanted, where = naive(X, X, place, k)
     if far < 1e20:  # else rows coincide in float64 too
         assert torch.equal(index, where)
-    found = torch.isfinite(wanted)
-    assert torch.equal(found, torch.isfinite(square))
-    close(square[found], wanted[found])
+    same_distances(square, wanted)
 
 
 def test_of_rows_well_apart_hardly_any_is_searched_again_in_float64(monkeypatch):
@@ -123,9 +122,8 @@ def test_where_float32_cannot_tell_most_rows_apart_the_other_blocks_are_of_float
     points = X[1:400:2]  # far from the rows' middle
     _, index = Neighbors(X)._block_search(points, limit, 20, torch.float32)
     assert torch.equal(index, naive(X, points, limit, 20)[1])
-    assert 1 <= len(found) <= 4 and all(
-        of.all() for of in found
-    )  # of 20 blocks, some at the same time
+    assert all(of.all() for of in found)
+    assert 1 <= len(found) <= 4, "of 20 blocks, some at the same time"
 
 
 def test_a_scan_gives_up_where_very_many_rows_are_as_near(monkeypatch):

@@ -84,7 +84,8 @@ class Search(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Search for some queries at a time, so that so many pairs of them and rows are held at most.
 
-        No more coordinates of the rows found for them are held either. They are taken in the order of their places, so that rows after all of a block's need no look.
+        No more coordinates of the rows found for them are held either. They are taken in the order of
+        their places, so that rows after all of a block's need no look.
         """
         order, looked_at = before.argsort(), min(k + SPARE, len(self)) * self.coordinates.shape[-1]
         sizes = _sizes(before[order].tolist(), entries, looked_at)

@@ -507,10 +507,10 @@ def test_kernels_of_few_rows_are_tried_side_by_side(monkeypatch):
     X, y = smooth(220)
     threads, seen, figures = torch.get_num_threads(), set(), {}
 
-    def tried(plan, rows, parts, candidate, first=None):
+    def tried(plan, rows, parts, candidate):
         if candidate.name.endswith("rbf"):
             seen.add(threading.current_thread())
-        return candidates.tried_on(plan, rows, parts, candidate, first)
+        return candidates.tried_on(plan, rows, parts, candidate)
 
     monkeypatch.setattr(selection, "tried_on", tried)
     try:
@@ -598,7 +598,7 @@ def test_a_linear_mean_through_all_rows_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("n", "d", "options", "left"),
     [
-        (230, 190, {}, 184),
+        (230, 190, {"kernel": "auto"}, 184),
         (24, 15, {"n_experts": "cv"}, 16),
         (52, 45, {"calibrate": "conformal"}, 42),
     ],
@@ -618,7 +618,7 @@ def test_a_part_of_a_file_that_a_linear_mean_goes_through_is_told_as_that(tmp_pa
     names = [f"x{i}" for i in range(190)]
     table = pd.DataFrame(rng.normal(size=(230, 190)), columns=names).assign(y=rng.normal(size=230))
     table.to_parquet(tmp_path / "rows.parquet")
-    gp = DistributedGPRegressor(mean="linear")
+    gp = DistributedGPRegressor(mean="linear", kernel="auto")
     with pytest.raises(ValueError, match="since others of the 230 rows given are held out"):
         gp.fit_parquet(tmp_path / "rows.parquet", "y")
 
@@ -653,8 +653,10 @@ def test_rows_that_stay_with_the_workers_are_chosen_for_by_a_sample(tmp_path):
         DistributedGPRegressor(validation="groups").fit_parquet(str(path), "y")
 
 
-@pytest.mark.parametrize("n", [250, 400])
-def test_training_starts_where_the_trial_of_the_best_ended(n, few_are_many, monkeypatch):
+@pytest.mark.parametrize(
+    ("n", "options"), [(250, {"validation": "last"}), (400, {"time_limit": 1e-6})]
+)
+def test_training_starts_where_the_trial_of_the_best_ended(n, options, few_are_many, monkeypatch):
     X, y = smooth(n)
     told, learn = [], Learning.on
 
@@ -663,8 +665,9 @@ def test_training_starts_where_the_trial_of_the_best_ended(n, few_are_many, monk
         return learn(learning, expert, shards)
 
     monkeypatch.setattr(Learning, "on", noted)
-    gp = DistributedGPRegressor(random_state=0, time_limit=1e-6).fit(X, y)
-    (*trials, last), plain = told, DistributedGPRegressor(random_state=0, **gp.settled_)
+    gp = DistributedGPRegressor(random_state=0, **options).fit(X, y)
+    (*trials, last), given = told, {"random_state": 0, **options, **gp.settled_}
+    plain = DistributedGPRegressor(**given)
     assert not any(learnt for learnt, _ in trials), "trials start from nothing"
     alone = gp.choice_.best.name in ("independent experts, opt-local", "nearest rows")
     assert last[0] != alone and last[1].inducing is None
@@ -708,6 +711,7 @@ def test_a_trial_that_is_worse_than_a_baseline_is_tried_again(
     assert nlpd[name] < nlpd["ridge regression"]
 
 
+@pytest.mark.filterwarnings("ignore::distgp.selection.ChoiceWarning")
 @pytest.mark.parametrize(
     ("stopped", "first_rows", "again"),
     [("iterations", 1_000, True), ("tolerance", 200, True), ("tolerance", 1_000, False)],
@@ -716,7 +720,7 @@ def test_a_trial_of_one_exact_gp_is_tried_again_where_it_may_end_elsewhere(
     stopped, first_rows, again, monkeypatch
 ):
     """It learns from all rows once, and its folds tell nothing of its training; few rows draw nothing."""
-    X, y = smooth(240)
+    X, y = smooth(240)  # every kernel is tried with it
     seen, learn = [], Learning.on
 
     def spoilt(learning, expert, shards):
@@ -729,10 +733,10 @@ def test_a_trial_of_one_exact_gp_is_tried_again_where_it_may_end_elsewhere(
 
     monkeypatch.setattr(Learning, "on", spoilt)
     monkeypatch.setattr(ExactExpert, "first_rows", first_rows)
-    gp = DistributedGPRegressor(random_state=0).fit(X, y)
+    gp = DistributedGPRegressor(random_state=0, kernel="auto").fit(X, y)
     assert ((180, 1) in seen) is again
     nlpd = {trial.name: trial.nlpd for trial in gp.choice_.trials}
-    assert (nlpd["exact GP"] < nlpd["ridge regression"]) is again
+    assert (nlpd["exact GP, matern52"] < nlpd["ridge regression"]) is again
 
 
 @pytest.mark.parametrize("options", [{}, {"training_rows": 60}, {"training": "nearest"}], ids=str)
@@ -758,7 +762,6 @@ def test_a_second_trial_is_made_where_it_may_end_elsewhere():
     assert short._replace(candidate=second).second(0.99, None) is None, "there is no third"
     ended = short._replace(out_of_rounds=False)
     assert ended.second(0.99, None) is None and ended.second(0.9, 30) == second
-    assert short._replace(trial=replace(trial, rows=80)).second(0.9, None) is None
     nearest = ended._replace(candidate=ways_to_fit(5_000)[0]).second(0.99, 5)
     assert nearest is not None and nearest.trial["training"] == SLOWER
     assert ended._replace(by_seed=False).second(0.9, None) is None
@@ -783,32 +786,40 @@ def test_a_way_that_is_given_has_a_second_trial_too(given, again):
     assert candidates.as_given(plan).again == again
 
 
-def test_of_two_trials_one_that_was_stopped_or_failed_does_not_count():
+def test_of_two_trials_one_that_failed_does_not_count():
     one = candidates.Tried(None, Trial("one", 1.0, 2.0, 0.9, 0.5), ())
-    stopped = one._replace(trial=Trial("one", 1.0, 1.0, 0.9, 0.5, rows=80))
     failed = one._replace(trial=Trial("one", *[np.nan] * 3, 0.5, error="no"))
-    assert candidates.better_of(one, stopped).trial == replace(one.trial, seconds=1.0)
     assert candidates.better_of(one, failed).trial == replace(one.trial, seconds=1.0)
     better = one._replace(trial=replace(one.trial, nlpd=1.5))
     assert candidates.better_of(one, better).trial.nlpd == 1.5
 
 
-def test_few_rows_take_another_way_only_where_it_is_clearly_better(monkeypatch):
-    X, y = smooth(200)
+@pytest.mark.parametrize("n", [200, 320])
+def test_few_rows_take_one_exact_gp_at_once_and_tell_its_figures(n, monkeypatch):
+    """Each row is predicted from all others; nothing is fitted but the model itself."""
+    fitted, fit = [], selection.fit
+    monkeypatch.setattr(
+        selection, "fit", lambda plan, placed: fitted.append(plan) or fit(plan, placed)
+    )
+    monkeypatch.setattr(selection, "tried_on", None)
+    X, y = smooth(n)
     gp = DistributedGPRegressor(n_iter=10).fit(X, y)
-    assert gp.choice_.held_out == 200, "every row is held out once"
-    named = {trial.name: trial for trial in gp.choice_.trials}
-    other = named["independent experts, opt-local"]
-    monkeypatch.setattr("distgp.selection.candidates.Tried.beats", lambda *given: True)
-    monkeypatch.setattr("distgp.selection.trials.metrics.nlpd", better_for(other.rmse))
-    taken = DistributedGPRegressor(n_iter=10).fit(X, y)
-    assert gp.choice_.best.name == "exact GP"
-    assert taken.choice_.best.name == "independent experts, opt-local"
+    assert gp.settled_ == {"expert": "exact", "n_experts": 1} and len(fitted) == 1
+    table = gp.choice_
+    assert table.validation == "one by one" and table.rows == table.held_out == n
+    names = {trial.name for trial in table.trials}
+    assert names == {"exact GP", "ridge regression", "training mean"}
+    assert table.best.name == "exact GP" and "it fits into the time and memory" in why(table)
 
 
-def better_for(rmse):
-    """An NLPD that is lowest for predictions with this RMSE."""
-    return lambda y, mean, variance: abs(float(np.sqrt(np.mean((y - mean) ** 2))) - rmse)
+@pytest.mark.parametrize(("n", "d", "told"), [(220, 60, True), (220, 2, False)])
+def test_few_rows_that_are_taken_at_once_are_measured_in_folds_too(n, d, told, monkeypatch):
+    """Rows that are left out one by one had their say in the hyperparameters."""
+    seen = []
+    monkeypatch.setattr(selection, "check_few_rows", lambda *given: seen.append(given))
+    rng = np.random.default_rng(0)
+    DistributedGPRegressor().fit(rng.normal(size=(n, d)), rng.normal(size=n))
+    assert bool(seen) is told
 
 
 def narrow(n, d, seed):
@@ -939,7 +950,7 @@ def test_the_trial_of_one_exact_gp_begins_with_a_part_of_the_rows(monkeypatch, n
     assert rows[0] == begins and rows[-1] == 220
 
 
-def test_another_way_than_exact_must_be_better_by_two_standard_errors():
+def test_a_candidate_that_beats_another_is_better_by_two_standard_errors():
     rng = np.random.default_rng(0)
     exact = rng.normal(size=400)
     gain = rng.normal(size=400)
@@ -953,59 +964,19 @@ def test_another_way_than_exact_must_be_better_by_two_standard_errors():
         assert other.beats(tried(exact)) is better
 
 
-def test_a_trial_stops_where_the_folds_left_would_have_to_be_better_by_three_standard_errors():
-    rng = np.random.default_rng(0)
-    exact, noise = rng.normal(size=500), rng.normal(size=500)
-    first = candidates.Tried(None, None, (), densities=exact)
-
-    def stops(rows, errors):
-        gain = noise[:rows] - noise[:rows].mean()
-        gain += errors * gain.std() / np.sqrt(rows)
-        return first.can_hardly_lose(exact[:rows] + gain)
-
-    # After a share s with z errors, z' of the rest must make √s z + √(1 − s) z' = 2.
-    for rows, hopeless in ((100, -1.52), (200, -0.51), (300, 0.13), (400, 0.73)):
-        assert stops(rows, hopeless - 0.05)
-        assert not stops(rows, hopeless + 0.05)
-    assert not stops(500, -10.0)  # there is nothing left to stop
-    stopped = candidates.Tried(None, None, (), densities=exact[:100] + 10.0)
-    assert not stopped.beats(first)
-
-
-def test_a_trial_that_was_stopped_is_said_and_not_taken():
-    """One exact GP is far better here: one fold tells it, and the others are not fitted."""
-    X, y = smooth(400)
-    gp = DistributedGPRegressor(random_state=0).fit(X, y)
-    exact, other = (t for t in gp.choice_.trials if not t.baseline)
-    assert exact.chosen and exact.rows is None and other.rows in (80, 160, 240, 320)
-    assert other.nlpd == other.nlpd and not other.error
-    line = next(line for line in str(gp.choice_).splitlines() if other.name in line)
-    assert line.split(other.name)[1].split() == ["given", "up", "after", str(other.rows), "rows"]
-    assert "given up: by then it could hardly be better" in str(gp.choice_)
-    assert "independent" not in why(gp.choice_)
-
-
-def test_trials_of_kernels_are_not_stopped():
-    """The lowest NLPD decides among kernels, and not two standard errors."""
-    X, y = smooth(240)
-    gp = DistributedGPRegressor(kernel="auto", random_state=0).fit(X, y)
-    names = [one.name for one in gp.choice_.trials if one.rows is not None]
-    assert all(name.startswith("independent") for name in names)
-    assert sum(", " in one.name for one in gp.choice_.trials) >= len(KERNELS_TRIED) - 1
-
-
 def test_the_first_kernel_is_settled_where_it_wins():
     """The way to fit is measured with it, and the fit has it too."""
     rng = np.random.default_rng(4)
     X = rng.normal(size=(220, 2))
     gp = DistributedGPRegressor(kernel="auto").fit(X, np.abs(X[:, 0]) + 0.1 * rng.normal(size=220))
     assert gp.settled_["kernel"] == FIRST_KERNEL == "matern52"
-    assert ", " not in gp.choice_.best.name and str(gp.kernel_).startswith("Scale(kernel=Matern52")
+    assert gp.choice_.best.name == "exact GP, matern52"
+    assert str(gp.kernel_).startswith("Scale(kernel=Matern52")
 
 
 @pytest.mark.parametrize("fold", [2, 4])
 def test_a_trial_that_fails_part_way_is_no_measure_for_the_others(fold, monkeypatch):
-    """The other ways are measured on all rows, and not against the folds that went well."""
+    """The other kernels are measured on all rows all the same."""
     predict, calls = candidates.predict_gaussian, []
 
     def broken(*given, **options):
@@ -1015,11 +986,13 @@ def test_a_trial_that_fails_part_way_is_no_measure_for_the_others(fold, monkeypa
         return predict(*given, **options)
 
     monkeypatch.setattr(candidates, "predict_gaussian", broken)
+    monkeypatch.setattr(selection, "at_once_on", lambda *given: 1)
     X, y = smooth(240)
-    gp = DistributedGPRegressor(n_iter=5).fit(X, y)
-    other, exact = (one for one in gp.choice_.trials if not one.baseline)
-    assert exact.name == "exact GP" and exact.error == "no memory"
-    assert other.chosen and other.rows is None and not other.error
+    gp = DistributedGPRegressor(n_iter=5, kernel="auto").fit(X, y)
+    trials = {one.name: one for one in gp.choice_.trials if not one.baseline}
+    assert trials.pop("exact GP, matern52").error == "no memory"
+    assert len(trials) == len(KERNELS_TRIED) - 1 and not any(t.error for t in trials.values())
+    assert not gp.choice_.best.error
 
 
 def test_what_a_later_fit_measures_is_told_beside_what_is_kept():
@@ -1043,13 +1016,11 @@ def test_where_all_hyperparameters_are_fixed_nothing_is_trained(n):
     assert n < 200 or not any(one.error for one in gp.choice_.trials)
 
 
-def test_figures_of_fewer_rows_come_last():
-    done, stopped = Trial("a", 1.0, 2.0, 0.9, 0.1), Trial("b", 1.0, 1.0, 0.9, 0.1, rows=50)
-    failed, mean = (
-        Trial("c", *[np.nan] * 3, 0.1, error="no"),
-        Trial("mean", 1, 3, 1, 0, baseline=True),
-    )
-    order = Choice.of("random", 80, [stopped, failed, done], [mean], 100).trials
+def test_candidates_that_failed_and_baselines_come_last():
+    done, worse = Trial("a", 1.0, 1.0, 0.9, 0.1), Trial("b", 1.0, 2.0, 0.9, 0.1)
+    failed = Trial("c", *[np.nan] * 3, 0.1, error="no")
+    mean = Trial("mean", 1, 0, 1, 0, baseline=True)
+    order = Choice.of("random", 80, [worse, failed, done], [mean], 100).trials
     assert [one.name for one in order] == ["a", "b", "c", "mean"] and order[0].chosen
 
 

@@ -58,8 +58,9 @@ def candidates_tried(monkeypatch):
 
 def test_a_choice_that_was_made_is_not_made_again(interrupted, monkeypatch):
     X, y = rows(240)
-    whole = DistributedGPRegressor(n_iter=20).fit(X, y)
-    gp = interrupted(DistributedGPRegressor(n_iter=20, warm_start=True), X, y, after=1)
+    options = {"n_iter": 20, "validation": "last"}
+    whole = DistributedGPRegressor(**options).fit(X, y)
+    gp = interrupted(DistributedGPRegressor(**options, warm_start=True), X, y, after=1)
     assert not hasattr(gp, "model_") and not hasattr(gp, "choice_")
     names = candidates_tried(monkeypatch)
     for again in (gp, copy.deepcopy(gp), pickle.loads(pickle.dumps(gp))):
@@ -113,7 +114,8 @@ def test_every_target_goes_on_from_its_own(interrupted):
 
 def test_a_second_interrupt_keeps_what_the_first_had_reached(interrupted):
     X, y = rows(240)
-    gp = interrupted(DistributedGPRegressor(n_iter=20, warm_start=True), X, y, after=1)
+    options = {"n_iter": 20, "validation": "last", "warm_start": True}
+    gp = interrupted(DistributedGPRegressor(**options), X, y, after=1)
     choice, first = gp._reached["choice"], gp._reached["found"]
     interrupted(gp, X, y, after=1)
     assert gp._reached["choice"] is choice and gp._reached["found"] is not first

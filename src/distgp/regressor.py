@@ -74,12 +74,11 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     expert : "auto", "exact", "sparse", "nearest" or Expert, default="auto"
         **What most people need.** The kind of expert. "exact" uses all of its rows as they are, "sparse"
         summarises them by a few inducing inputs, and "nearest" predicts each point from the rows nearest
-        to it, on top of a sparse GP of all rows. "auto" measures a few candidates on rows held out, as
-        `validation` says, and fits the best to all rows; `choice_` is the table of candidates. Above 1,500
-        rows and with validation="random", it takes the exact GP of all rows, or its mean, if `time_limit`
-        and memory suffice. Below 200 rows, or if you set any of `n_experts`, `n_inducing`, `aggregation`,
-        `partition` and `training`, nothing is measured: experts are exact up to 20,000 rows, and sparse
-        beyond.
+        to it, on top of a sparse GP of all rows. "auto" takes the exact GP of all rows, or its mean, if
+        validation="random" and `time_limit` and memory suffice. Else it measures a few candidates on rows
+        held out, as `validation` says, and fits the best to all rows. `choice_` is the table of figures.
+        Below 200 rows, or if you set any of `n_experts`, `n_inducing`, `aggregation`, `partition` and
+        `training`, nothing is measured: experts are exact up to 20,000 rows, and sparse beyond.
     n_experts : int, "auto" or "cv", default="auto"
         The number of experts. "auto" gives exact experts at most 1,000 rows each, as it does experts with
         hyperparameters of their own; other sparse experts get 32 rows per inducing input. "cv" takes the
@@ -165,7 +164,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
         The seconds that "auto" plans a fit for; None or infinity for no limit. By an estimate, it chooses
         work that should fit into them, but it does not stop work that takes longer. The estimate depends on
         how fast and how busy the machine is, and the model may with it; with None it does not. Up to 1,500
-        rows it changes nothing: the exact GP of all rows takes seconds, and is always tried.
+        rows it changes nothing: the exact GP of all rows takes seconds.
     calibrate : "conformal", "mondrian" or None, default=None
         Whether intervals are made to cover what they say (split-conformal prediction). A fifth of the rows,
         at most 10,000, is then held out of the fit as `validation` says, to learn how wide intervals must

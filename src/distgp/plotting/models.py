@@ -112,10 +112,10 @@ def _kind_of_trial(trial: Trial) -> str:
 def _draw_trial(ax: Axes, place: int, trial: Trial, value: float) -> None:
     """Draw one trial's figure, or say in its place that there is none."""
     style: dict[str, Any] = {"va": "center", "fontsize": "small"}
-    if trial.error or trial.rows is not None:
+    if trial.error:
         box = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1}
         style |= {"transform": ax.get_yaxis_transform(), "color": "0.4", "bbox": box}
-        ax.text(0.02, place, "could not be fitted" if trial.error else "given up", **style)
+        ax.text(0.02, place, "could not be fitted", **style)
         return
     ax.plot([value], [place], linestyle="", **MARKS[_kind_of_trial(trial)])
     style |= {"xytext": (8, 0), "textcoords": "offset points"}

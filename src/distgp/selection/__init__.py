@@ -42,6 +42,7 @@ from distgp.selection.candidates import (
     best_of,
     better_of,
     log_tried,
+    name_of,
     numbers_of_experts,
     taken,
     tried_on,
@@ -142,8 +143,10 @@ def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
         folds = _folds(rows.X, plan.seed, FOLDS)
         alone = measured_one_by_one(chosen, rows, placed, model, seconds, folds)
         choice = alone.choice
+        if plan.verbose:
+            print(choice, file=sys.stderr)
         _warn(plan, rows, choice, alone.residuals, alone.comparable)
-    elif choice is None and _in_folds(chosen, rows):
+    if (at_once or choice is None) and _in_folds(chosen, rows):
         folds = _folds(rows.X, plan.seed, FOLDS)
         check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
     elif choice is None and chosen.algorithm is not None:
@@ -276,13 +279,14 @@ def _taken_at_once(plan: Plan, rows: Rows) -> dict[str, object]:
     """The parameters of the exact GP of all rows, or of its mean, where that needs no measuring.
 
     Between rows nothing predicts better than the GP of all of them, where the rows are in this process and
-    time and memory suffice.
+    time and memory suffice. They always do for few rows.
     """
-    many = plan.n == len(rows) > EXACT_ALONE
-    if not plan.measures_ways or plan.validation != "random" or not many:
-        if plan.verbose and plan.time_limit != TIME_LIMIT and len(rows) <= EXACT_ALONE:
-            print(f"time_limit changes nothing up to {EXACT_ALONE:,} rows", file=sys.stderr)
+    if plan.verbose and plan.time_limit != TIME_LIMIT and len(rows) <= EXACT_ALONE:
+        print(f"time_limit changes nothing up to {EXACT_ALONE:,} rows", file=sys.stderr)
+    if not plan.measures_ways or plan.validation != "random" or plan.n != len(rows):
         return {}
+    if len(rows) <= EXACT_ALONE:
+        return dict(EXACT)
     way, said = affordable(plan, rows.X.shape[1])
     if plan.verbose:
         print("\n".join(said), file=sys.stderr)
@@ -302,12 +306,10 @@ class _Trying(NamedTuple):
     progress: Progress
     total: int
 
-    def each(
-        self, candidates: Sequence[Candidate], before: int = 0, first_wins: bool = False
-    ) -> list[Tried]:
-        """Try all, side by side where there are few rows and none of them is compared with the first."""
+    def each(self, candidates: Sequence[Candidate], before: int = 0) -> list[Tried]:
+        """Try all, side by side where there are few rows."""
         last = before + len(candidates)
-        if at_once_on(self.plan, self.rows) > 1 and len(candidates) > 1 and not first_wins:
+        if at_once_on(self.plan, self.rows) > 1 and len(candidates) > 1:
             names = "; ".join(candidate.name for candidate in candidates)
             self.progress.begin(f"trying {1 + before} to {last} of {self.total}: {names}")
             with untold():
@@ -315,22 +317,21 @@ class _Trying(NamedTuple):
         found = []
         for place_, candidate in enumerate(candidates, 1 + before):
             self.progress.begin(f"trying {place_} of {self.total}: {candidate.name}")
-            found.append(self._one(candidate, found[0] if first_wins and found else None))
+            found.append(self._one(candidate))
         return found
 
-    def _one(self, candidate: Candidate, first: Tried | None = None) -> Tried:
+    def _one(self, candidate: Candidate) -> Tried:
         """Try one, and where it is worse than a baseline a second time, if that may end elsewhere."""
-        found = tried_on(self.plan, self.rows, self.parts, candidate, first)
+        found = tried_on(self.plan, self.rows, self.parts, candidate)
         slower = found.second(self.least, cast("int | None", self.plan.given["n_iter"]))
         if slower is None:
             return found
         other = replace(self.plan, seed=self.plan.seed + 1)
-        return better_of(found, tried_on(other, self.rows, self.parts, slower, first))
+        return better_of(found, tried_on(other, self.rows, self.parts, slower))
 
 
 def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
     """Measure the ways to fit, then the kernels for the best of them, then the logarithm of the target."""
-    few = plan.measures_ways and _few(plan, rows)
     parts = _parts(plan, rows)
     for train, _ in parts if plan.mean == "linear" else ():
         refuse_hardly_any_rows(len(train), varying(rows.X[train]))
@@ -348,10 +349,12 @@ def _choose(plan: Plan, rows: Rows, at_once: bool) -> tuple[Tried, Choice]:
         total = len(ways) + kernels + log
 
         trying = _Trying(plan, rows, parts, least, progress, total)
-        found = trying.each(ways, first_wins=few)
-        best = best_of(found, first_wins=few) if found else None
+        found = trying.each(ways)
+        best = best_of(found) if found else None
         if plan.kernel is None:
             others_of = as_given(plan) if best is None else best.candidate
+            if at_once:
+                others_of = others_of._replace(name=name_of(plan))
             more = trying.each(others_of.with_kernels()[-kernels:], len(ways))
             found, best = found + more, best_of([*more, *([] if best is None else [best])])
         assert best is not None

@@ -41,7 +41,7 @@ from distgp.selection.trials import FAILURES, MARGIN, Choice, Divisions, Trial, 
 from distgp.training import NearestRows
 
 EXACT_ALONE = 1_500
-"""Rows up to which one exact GP is compared with other ways; beyond, it is taken where time allows."""
+"""Rows up to which one exact GP takes hardly any time; beyond, what it takes is weighed."""
 EXACT_TRIAL = 2_000
 """Rows that the trial of one exact GP learns from."""
 EXACT = {"expert": "exact", "n_experts": 1}
@@ -62,9 +62,7 @@ TRIAL_ROWS = 4_000
 FOLDS = 5
 """Folds in which candidates for few rows are measured on all of them."""
 ERRORS = 2.0
-"""Standard errors by which another way to fit few rows must be better than one exact GP."""
-HARDLY = 3.0
-"""Standard errors by which it would have to be better in the folds left, for its trial to stop."""
+"""Standard errors by which one candidate must be better than another to be clearly better."""
 KERNELS_TRIED = (FIRST_KERNEL, "rbf", "matern52 + linear", "rbf + linear", "linear")
 """The kernels that kernel="auto" stands for."""
 
@@ -218,75 +216,44 @@ class Tried(NamedTuple):
 
         It has as many rounds as were `asked` for at most. None where it would end in the same place, or
         hardly change the choice: where rounds change nothing, since the first has ended with some left, and
-        its seed has changed nothing, or it is worse by next to nothing. A trial that was stopped can hardly
-        win anyway, and one that failed would fail again.
+        its seed has changed nothing, or it is worse by next to nothing. One that failed would fail again.
         """
         first, again = self.candidate.trial.get("n_iter"), self.candidate.again
         more = self.out_of_rounds and (asked is None or asked > cast("int", first or 0))
         worth = first is None or more or (self.by_seed and self.trial.nlpd > least + MARGIN)
-        over = self.trial.error or self.trial.rows is not None
-        if not again or over or self.trial.nlpd <= least or not worth:
+        if not again or self.trial.error or self.trial.nlpd <= least or not worth:
             return None
         return self.candidate._replace(trial=again, again=MappingProxyType({}))
 
     def beats(self, other: Tried) -> bool:
         """Whether the rows held out are predicted better than by another, by two standard errors."""
         assert self.densities is not None and other.densities is not None
-        if len(self.densities) < len(other.densities):
-            return False  # its trial was stopped, since it could hardly win
         gain = self.densities - other.densities
         return bool(gain.mean() > ERRORS * gain.std() / np.sqrt(len(gain)))
 
-    def can_hardly_lose(self, densities: np.ndarray) -> bool:
-        """Whether another, with these densities of the first rows held out, can hardly beat this one.
 
-        Both parts of the rows count towards the standard errors by which it must be better in the end:
-        √s times those of the first, a share s, and √(1 − s) times those of the rest.
-        """
-        if self.densities is None or len(densities) == len(self.densities):
-            return False
-        gain, share = (
-            densities - self.densities[: len(densities)],
-            len(densities) / len(self.densities),
-        )
-        errors = gain.mean() / max(gain.std() / np.sqrt(len(gain)), np.finfo(float).tiny)
-        return bool(ERRORS - np.sqrt(share) * errors > HARDLY * np.sqrt(1.0 - share))
-
-
-def tried_on(
-    plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate, first: Tried | None = None
-) -> Tried:
-    """Fit a candidate to the rows to learn from, and score its predictions of those held out.
-
-    It stops after the part of the rows that leaves little hope to beat the `first`, where one is given.
-    """
+def tried_on(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) -> Tried:
+    """Fit a candidate to the rows to learn from, and score its predictions of those held out."""
     places, begin, found = np.concatenate([test for _, test in parts]), time.perf_counter(), []
-    learnt, residuals, densities, predicted, lacked = (), None, None, None, None
-    short = by_seed = False
+    learnt, short, by_seed = (), False, False
     try:
         for model, test, ended in _fitted(plan, rows, parts, candidate):
             noise = None if rows.noise is None else rows.noise[test]
             found.append(predict_gaussian(model, rows.X[test], noise=noise))
             learnt = tuple(target.parameters for target in model.targets)
             short, by_seed = short or ended.out_of_rounds, by_seed or ended.by_seed
-            mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
-            some = places[: len(mean)]
-            residuals = Residuals.of(some, rows.y[some], mean, np.sqrt(variance))
-            each = np.square(residuals.values) + np.log(variance).reshape(len(some), -1)
-            densities = -0.5 * each.sum(-1)  # up to a constant
-            if first is not None and first.can_hardly_lose(densities):
-                break
-        assert predicted is not None and densities is not None
-        y, (mean, variance) = rows.y[places[: len(densities)]], predicted
-        seconds = time.perf_counter() - begin
-        trial = scored(candidate.name, y, mean, np.sqrt(variance), seconds)
-        if len(densities) < len(places):
-            trial = replace(trial, rows=len(densities))
     except FAILURES as error:
         lacked = error if isinstance(error, MemoryError) else None
-        learnt, residuals, densities, predicted = (), None, None, None
-        trial = failed(candidate.name, error, time.perf_counter() - begin)
-    return Tried(candidate, trial, learnt, residuals, lacked, densities, predicted, short, by_seed)
+        return Tried(
+            candidate, failed(candidate.name, error, time.perf_counter() - begin), (), lacked=lacked
+        )
+    mean, variance = predicted = tuple(map(np.concatenate, zip(*found, strict=True)))
+    y, std = rows.y[places], np.sqrt(variance)
+    trial = scored(candidate.name, y, mean, std, time.perf_counter() - begin)
+    residuals = Residuals.of(places, y, mean, std)
+    each = np.square(residuals.values) + np.log(variance).reshape(len(places), -1)
+    densities = -0.5 * each.sum(-1)  # up to a constant
+    return Tried(candidate, trial, learnt, residuals, None, densities, predicted, short, by_seed)
 
 
 class _Ended(NamedTuple):
@@ -355,15 +322,14 @@ def log_tried(plan: Plan, rows: Rows, parts: Divisions, candidate: Candidate) ->
 def better_of(one: Tried, other: Tried) -> Tried:
     """Of two trials of a candidate, the one with the lower NLPD; their times are added."""
     seconds = one.trial.seconds + other.trial.seconds
-    better = other if other.trial.rows is None and other.trial.nlpd < one.trial.nlpd else one
+    better = other if other.trial.nlpd < one.trial.nlpd else one
     return better._replace(trial=replace(better.trial, seconds=seconds))
 
 
-def best_of(found: Sequence[Tried], first_wins: bool = False) -> Tried:
+def best_of(found: Sequence[Tried]) -> Tried:
     """The candidate with the lowest NLPD in its trial; an error where none could be fitted.
 
-    Where the first wins, another must be better than it by two standard errors; and so must one without
-    joint predictions be than the best of those that have them.
+    One without joint predictions must be better by two standard errors than the best that has them.
     """
     fine = [one for one in found if not one.trial.error]
     if not fine:
@@ -371,8 +337,6 @@ def best_of(found: Sequence[Tried], first_wins: bool = False) -> Tried:
             raise cast(MemoryError, found[0].lacked)
         reasons = dict.fromkeys(one.trial.error for one in found)
         raise ValueError(f"no candidate could be fitted: {'; '.join(reasons)}")
-    if first_wins and not found[0].trial.error:
-        fine = [found[0], *(one for one in fine[1:] if one.beats(found[0]))]
     fine.sort(key=lambda one: one.trial.nlpd)
     joint = next((one for one in fine if one.candidate.joint), fine[0])
     return joint if fine[0] is joint or not fine[0].beats(joint) else fine[0]

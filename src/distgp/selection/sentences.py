@@ -21,8 +21,6 @@ NOTES = {
     ", log": "log: a model of the target's logarithm; figures are of the target itself",
 }
 """Parts of the names of candidates, and what they mean."""
-GIVEN_UP = "given up: by then it could hardly be better than one exact GP by two standard errors"
-"""Why the trial of another way than one exact GP ended early."""
 
 
 def why(choice: Choice) -> str:
@@ -35,8 +33,7 @@ def why(choice: Choice) -> str:
         fit = "they fit" if plural == "were" else "it fits"
         return f"{begin}: {fit} into the time and memory."
     figure = f"{begin}: NLPD {best.nlpd:.2f} {at}"
-    measured = [one for one in choice.trials if not one.error and one.rows is None]  # on all rows
-    others = [one for one in measured if one is not best]
+    others = [one for one in choice.trials if not one.error and one is not best]
     if not others:
         return f"{figure}."
     rival = next((one for one in others if not one.baseline), others[0])
@@ -46,10 +43,9 @@ def why(choice: Choice) -> str:
 
 
 def notes(choice: Choice) -> list[str]:
-    """Explain the parts of the candidates' names that need it, and why a trial was given up."""
+    """Explain the parts of the candidates' names that need it."""
     names = " ".join(f"{one.name} " for one in choice.trials)
-    known = [said for part, said in NOTES.items() if f"{part} " in names or f"{part}," in names]
-    return known + [GIVEN_UP for one in choice.trials if one.rows is not None]
+    return [said for part, said in NOTES.items() if f"{part} " in names or f"{part}," in names]
 
 
 def _named(name: str) -> str:

@@ -210,9 +210,6 @@ class Trial:
         Whether it is only there to be compared with.
     error : str, default=""
         Why the candidate could not be fitted.
-    rows : int, optional
-        The rows that it was measured on, where these were so much better predicted by the first candidate
-        that its trial was stopped.
     """
 
     name: str
@@ -223,7 +220,6 @@ class Trial:
     chosen: bool = False
     baseline: bool = False
     error: str = ""
-    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +235,7 @@ class Choice:
         The number of rows that candidates could learn from, and of those that they were measured on, at
         most 2,000 of all that were held out.
     trials : tuple of Trial
-        Candidates by NLPD, those whose trials were stopped last, then baselines by NLPD.
+        Candidates by NLPD, then baselines by NLPD.
     added : int, default=0
         The number of rows that `partial_fit` has added to the model since.
     fits : int, default=0
@@ -262,11 +258,8 @@ class Choice:
         held_out: int,
         chosen: str | None = None,
     ) -> Choice:
-        """Put candidates and baselines in order, and mark the one chosen, by default the first.
-
-        Those whose trials were stopped come after the others, since their figures are of fewer rows.
-        """
-        order = sorted(trials, key=lambda t: (bool(t.error), t.rows is not None, t.nlpd))
+        """Put candidates and baselines in order, and mark the one chosen, by default the first."""
+        order = sorted(trials, key=lambda t: (bool(t.error), t.nlpd))
         taken = order[0].name if chosen is None else chosen
         order = [replace(one, chosen=one.name == taken) for one in order]
         return Choice(validation, rows, held_out, (*order, *sorted(others, key=lambda t: t.nlpd)))
@@ -299,8 +292,6 @@ class Choice:
         for t in self.trials:
             mark = "→ " if t.chosen else "  "
             figures = f"{t.rmse:>10.4g}{t.nlpd:>10.4g}{t.cover:>12.3f}{t.seconds:>9.1f}"
-            if t.rows is not None:  # figures of fewer rows would mislead
-                figures = f"  given up after {t.rows:,} rows"
             if t.error:
                 figures = f"  {shorten(t.error, WIDEST - width)}"
             lines.append(f"{mark}{t.name:{width}s}{figures}")

@@ -140,11 +140,10 @@ def test_what_was_measured_earlier_is_named():
     known = {"task": "a", "processor": "one"}
     ours = known | {"model": "distgp, default", "distgp": "3"}
     earlier = [known | {"model": name, "distgp": "2"} for name in defaults.PEERS]
-    said = "Measured with distgp 3, one; ridge, boosting, forest with 2, one."
-    assert defaults.told([ours, *earlier], ("boosting 2", "mean")) == said
-    assert defaults.told([ours, *(row | {"distgp": "3"} for row in earlier)], ()).endswith(
-        "3, one."
-    )
+    said = "Measured with distgp 3, one; ridge, boosting, boosting 2, forest, mean with 2, one."
+    assert defaults.told([ours, *earlier]) == said
+    now = [row | {"distgp": "3"} for row in earlier]
+    assert defaults.told([ours, *now]) == "Measured with distgp 3, one."
 
 
 def test_boosting_has_a_spread_for_every_row():

@@ -150,7 +150,9 @@ def test_letters_of_pictures_can_be_read_on_a_telephone(site, tmp_path, width):
             ".map(i => [i.src, i.clientWidth, i.naturalWidth])"
         )
         seen += len(sizes)
-        small += [f"{name}: {shown} of {has} px" for name, shown, has in sizes if shown < 0.49 * has]
+        small += [
+            f"{name}: {shown} of {has} px" for name, shown, has in sizes if shown < 0.49 * has
+        ]
     browser.close()
     assert seen > 25 and not small, "\n".join(small)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/chart.py [--out FILE]    writes docs/chart.png
 
-Every question has its answers beside it, and every answer what to write. Nothing needs an answer.
+Every question has its answers below it, and every answer what to write beside it. Nothing needs an answer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from matplotlib.patches import FancyBboxPatch
 
 from distgp.plotting import save_figure
 
-WIDTH = 140.0
+WIDTH = 96.0
 """Units of the drawing from left to right; one is 10 pixels of the picture."""
 DPI = 150
 """What `save_figure` writes with."""
-ANSWER, GAP, BREAK = 7.6, 1.6, 5.0
-"""The height of an answer, and the room between answers and between questions."""
-QUESTION, ANSWERS, CODE = (2.0, 35.0), (47.0, 33.0), (82.0, 56.0)
-"""Left edge and width of the three columns."""
+QUESTION, ANSWER, GAP, BREAK = 6.0, 7.6, 1.6, 5.0
+"""The heights of a question and of an answer, and the room between answers and between questions."""
+EDGE, ANSWERS, CODE = 2.0, (4.0, 31.0), (38.0, 56.0)
+"""The edge of the picture, and left edge and width of the two columns below a question."""
 BLUE, GREEN, GREY, INK = "#dbe7f6", "#d9efdc", "#f3f3f3", "#1c2733"
 MIDDLE: dict[str, Any] = {"va": "center", "color": INK}
 BOLD: dict[str, Any] = {**MIDDLE, "weight": "bold"}
@@ -42,7 +42,7 @@ class Question:
 
 QUESTIONS = (
     Question(
-        "How many rows\nare there?",
+        "How many rows are there?",
         (
             ("as many as memory\nholds", "nothing"),
             ("up to 1,500, and\nno time for trials", 'expert="exact", n_experts=1'),
@@ -50,7 +50,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "Where do new rows\nlie?",
+        "Where do new rows lie?",
         (
             ("between the old ones", "nothing"),
             ("later, such as\nnext year", 'validation="last"'),
@@ -61,7 +61,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "What do you know of\nthe function?",
+        "What do you know of the function?",
         (
             ("nothing", "nothing"),
             ("it is smooth", 'expert="sparse"'),
@@ -71,7 +71,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "Must intervals hold,\nwhatever the model?",
+        "Must intervals hold, whatever the model?",
         (
             ("no, roughly is enough", "nothing"),
             ("yes, on average", 'calibrate="conformal"'),
@@ -99,56 +99,61 @@ def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> Non
 
 def begin(ax: Axes) -> float:
     """The box that comes first; returns where it ends."""
-    height = 20.0
-    box(ax, 2.0, 2.0, WIDTH - 4.0, height, GREEN)
+    height = 24.0
+    box(ax, EDGE, EDGE, WIDTH - 2 * EDGE, height, GREEN)
     ax.text(WIDTH / 2, 6.4, "Start here: nothing has to be chosen", ha="center", size=14, **BOLD)
     code = "gp = distgp.DistributedGPRegressor().fit(X, y)"
     ax.text(WIDTH / 2, 11.3, code, ha="center", size=12.5, family="monospace", **MIDDLE)
     why = (
-        "It fits the exact GP of all rows if it can, or else the best of a few ways on held-out rows.\n"
+        "It fits the exact GP of all rows if it can,\n"
+        "or else the best of a few ways on held-out rows.\n"
         "Go on only where you know something that the rows do not show."
     )
-    ax.text(WIDTH / 2, 17.2, why, ha="center", size=11, linespacing=1.3, **MIDDLE)
-    return 2.0 + height
+    ax.text(WIDTH / 2, 19.2, why, ha="center", size=11, linespacing=1.3, **MIDDLE)
+    return EDGE + height
+
+
+def height_of(question: Question) -> float:
+    """How much room a question takes with its answers."""
+    return QUESTION + len(question.answers) * (GAP + ANSWER)
 
 
 def asked(ax: Axes, question: Question, top: float) -> float:
     """A question with its answers; returns where they end."""
-    height = len(question.answers) * (ANSWER + GAP) - GAP
-    left, width = QUESTION
-    box(ax, left, top, width, height, BLUE)
-    middle = top + height / 2
-    ax.text(left + width / 2, middle, question.text, ha="center", size=12.5, **BOLD)
+    box(ax, EDGE, top, WIDTH - 2 * EDGE, QUESTION, BLUE)
+    middle = top + QUESTION / 2
+    ax.text(WIDTH / 2, middle, question.text, ha="center", size=12.5, **BOLD)
     for place, (answer, code) in enumerate(question.answers):
-        at = top + place * (ANSWER + GAP)
+        at = top + QUESTION + GAP + place * (ANSWER + GAP)
         centre = at + ANSWER / 2
-        arrow(ax, (left + width, centre), (ANSWERS[0] - 1.0, centre))
         ax.text(ANSWERS[0], centre, answer, size=11, linespacing=1.2, **MIDDLE)
         itself = code == "nothing"
-        arrow(ax, (ANSWERS[0] + ANSWERS[1] - 5.0, centre), (CODE[0], centre))
+        arrow(ax, (ANSWERS[0] + ANSWERS[1] - 3.0, centre), (CODE[0], centre))
         box(ax, CODE[0], at, CODE[1], ANSWER, GREEN if itself else GREY)
         said: dict[str, Any] = {"s": "nothing: that is the default", "size": 11}
         if not itself:
             said = {"s": code, "size": 11, "family": "monospace"}
         ax.text(CODE[0] + 2.0, centre, linespacing=1.25, **said, **MIDDLE)
-    return top + height
+    return top + height_of(question)
 
 
 def chart() -> Figure:
     """The whole picture."""
-    lengths = [len(question.answers) * (ANSWER + GAP) - GAP for question in QUESTIONS]
-    height = 22.0 + sum(lengths) + BREAK * len(lengths) + 14.0
+    lengths = [height_of(question) for question in QUESTIONS]
+    height = 26.0 + sum(lengths) + BREAK * len(lengths) + 17.0
     figure = plt.figure(figsize=(10 * WIDTH / DPI, 10 * height / DPI), facecolor="white")
     ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     ax.set(xlim=(0.0, WIDTH), ylim=(height, 0.0))
     ax.axis("off")
-    end, across = begin(ax), QUESTION[0] + QUESTION[1] / 2
+    end = begin(ax)
     for question in QUESTIONS:
-        arrow(ax, (across, end), (across, end + BREAK))
+        arrow(ax, (WIDTH / 2, end), (WIDTH / 2, end + BREAK))
         end = asked(ax, question, end + BREAK)
-    said = "Write these between the brackets of DistributedGPRegressor(…). You can combine them."
-    after = "Afterwards, print(gp.choice_) shows what distgp tried, and print(gp.summary()) what it found."
-    ax.text(WIDTH / 2, end + 6.5, f"{said}\n{after}", ha="center", size=10.5, **MIDDLE)
+    said = (
+        "Write these between the brackets of DistributedGPRegressor(…).\nYou can combine them. "
+        "Afterwards, print(gp.choice_) shows\nwhat distgp tried, and print(gp.summary()) what it found."
+    )
+    ax.text(WIDTH / 2, end + 8.0, said, ha="center", size=11, linespacing=1.3, **MIDDLE)
     return figure
 
 

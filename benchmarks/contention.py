@@ -67,7 +67,8 @@ def measure() -> None:
 def page() -> None:
     found = read_csv(RESULTS)
     lines = [
-        f"- {row['wait']}: {float(row['alone_s']):.1f} s, {float(row['beside_s']):.1f} s"
+        f"- {row['wait']}: {float(row['alone_s']):.1f} s alone, "
+        f"{float(row['beside_s']):.1f} s beside other work"
         for row in found
     ]
     table_in_page(PAGE, "contention", [measured_with(found), "", *lines])

@@ -183,8 +183,8 @@ def page(folder: Path, path: Path) -> None:
     splits = sum(len(found) for found in less.values())
     lines = [f"- {splits} splits of {len(less)} tables were measured."]
     for table, found in far.items():
-        told = ", ".join(f"{value:+.3f}" for value in found)
-        lines.append(f"- On {table}, the default's NLPD less the reference's is {told}.")
+        told = ", ".join(f"{'worse' if v > 0 else 'better'} by {abs(v):.3f}" for v in found)
+        lines.append(f"- On the splits of {table}, the default's NLPD is {told}.")
     lines.append(f"- On all others the two differ by at most {near:.3f}.")
     table_in_page(path, "exact", [measured_with(rows), "", *lines])
 

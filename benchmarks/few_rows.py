@@ -54,6 +54,13 @@ def of_one_column(X: np.ndarray) -> np.ndarray:
 
 
 FUNCTIONS = (of_the_sum, summed, of_two_columns, of_one_column)
+SAID = {
+    "of_the_sum": "sine of a sum",
+    "summed": "sum of sines",
+    "of_two_columns": "two columns",
+    "of_one_column": "one column",
+}
+"""What the page calls them."""
 
 
 def measured(
@@ -93,7 +100,7 @@ def measured_case(function: Callable[[np.ndarray], np.ndarray], n: int, d: int, 
 def page() -> None:
     """Write the table into the page, between its marks."""
     rows = read_csv(RESULTS)
-    head = ["rows × columns", "cover without priors", "cover", "lowest function", "NLPD", "warned"]
+    head = ["rows × columns", "cover without priors", "cover", "hardest function", "NLPD", "warned"]
     lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
     for case in dict.fromkeys((row["rows"], row["columns"]) for row in rows):
         some = [row for row in rows if (row["rows"], row["columns"]) == case]
@@ -103,7 +110,7 @@ def page() -> None:
 
         lowest = min(some, key=lambda row: float(row["cover"]))
         cells = [" × ".join(case), f"{mean('cover_without'):.2f}", f"{mean('cover'):.2f}"]
-        cells += [f"{float(lowest['cover']):.2f} ({lowest['function'].replace('_', ' ')})"]
+        cells += [f"{float(lowest['cover']):.2f} ({SAID[lowest['function']]})"]
         cells += [f"{mean('nlpd'):.2f}", f"{100 * mean('warned'):.0f} %"]
         lines.append("| " + " | ".join(cells) + " |")
     table_in_page(

@@ -6,7 +6,7 @@
 
 Each figure is the median of five processes, with the CPU time beside it, which depends less on what
 else the machine does. Modules are compiled in a first process that does not count, as they are when a
-package is installed. README's ten lines are its first block of Python, as it stands.
+package is installed. README's lines are its first block of Python, as it stands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPILED = tempfile.TemporaryDirectory()
 """A folder for compiled modules, which the environment may forbid beside the sources."""
 
 
-def ten_lines() -> str:
+def readme_lines() -> str:
     """The first block of Python in README."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     assert found is not None
@@ -47,7 +47,7 @@ def cases() -> dict[str, tuple[str, ...]]:
         "distgp --version": ("-m", "distgp", "--version"),
         "distgp --help": ("-m", "distgp", "--help"),
         "distgp fit --help": ("-m", "distgp", "fit", "--help"),
-        "README's ten lines": ("-c", ten_lines()),
+        "README's lines": ("-c", readme_lines()),
     }
 
 

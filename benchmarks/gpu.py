@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --page     writes the table into docs/speed.md
 
 Sums: AAᵀ, Ay, yᵀy and Σk(x, x), d = 8, m = 128, as a sparse expert is conditioned, of 10⁹ rows: the
-time of 2²³ rows on the GPU, scaled up; beside it the matrix products alone, of the same sizes, and
+time of 2²³ rows on the GPU, scaled up; beside it the two matrix products alone, of the same sizes, and
 how far AAᵀ is from sums whose V is found by a triangular solve. FACT: objective and gradient of 1,000
 exact experts of 1,000 rows, d = 8. Weights: `combine` of these experts by opt, by opt from projections of
 the means on central inputs, and by two-level, once each; the loss is that of the latent RMSE at 2,000
@@ -53,7 +53,7 @@ def sums() -> Iterator[Row]:
     A = torch.rand(INDUCING, 2**19, dtype=torch.float64, device="cuda")
     W = torch.rand(INDUCING, INDUCING, dtype=torch.float64, device="cuda")
     plain = seconds({"products": lambda: (W @ A) @ A.mT}, "cuda", repeats=5)["products"]
-    yield {"what": "two products of the same sizes", "s": plain * BILLION / 2**19}
+    yield {"what": "the two matrix products alone", "s": plain * BILLION / 2**19}
     cases: dict[str, Kernel] = {
         "RBF, ℓ = 1": distgp.RBF([1.0] * D),
         "Matérn-5/2, ℓ = 1": distgp.Matern52([1.0] * D),
@@ -91,8 +91,8 @@ def experts() -> Iterator[Row]:
     points, truth = data(2_000, seed=2)
     ways: dict[str, Aggregator] = {
         "opt": Opt(variance="weighted"),
-        "opt from projections on 512 inputs": Opt(variance="weighted", n_basis=512),
-        "opt from projections on 2,048 inputs": Opt(variance="weighted", n_basis=2048),
+        "Opt(n_basis=512)": Opt(variance="weighted", n_basis=512),
+        "Opt(n_basis=2048)": Opt(variance="weighted", n_basis=2048),
         "two-level": TwoLevel(),
     }
     best = None

@@ -327,8 +327,8 @@ def page_table(rows: list[dict[str, str]], others: list[dict[str, str]]) -> list
     return [
         f"{measured_with(rows)} The last two columns: {last}",
         "",
-        "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | of which library "
-        "| distgp / best peer | of which library |",
+        "| work | GPyTorch | scikit-learn | distgp | distgp / best peer | PyTorch's routines "
+        "| distgp / best peer | PyTorch's routines |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(
             f"| {TITLES[row['work']]} | {row['gpytorch_s']} | {row['sklearn_s'] or '–'} | "

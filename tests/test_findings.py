@@ -177,7 +177,7 @@ def test_what_chance_explains_as_well_is_not_said_to_be_the_same_everywhere():
     X, y = rng.normal(size=(500, 20)), rng.normal(size=500)
     gp, found = told((X, y), n_experts=1)
     assert gp.predict(rng.normal(size=(500, 20))).std() > 0.2
-    assert "by chance, so that differences" in found[NothingLearntWarning]
+    assert "pure noise, so that differences" in found[NothingLearntWarning]
     assert "same everywhere" not in found[NothingLearntWarning]
 
 

@@ -7,6 +7,7 @@ import choice
 import contention
 import defaults
 import exact
+import few_rows
 import first_minute
 import gpu
 import growth
@@ -16,6 +17,7 @@ import jobs
 import limits
 import nearest
 import numpy as np
+import precision
 import pytest
 import uci
 from matplotlib import pyplot as plt
@@ -88,7 +90,20 @@ def test_a_benchmark_writes_its_tables_and_leaves_the_text(benchmark, tmp_path):
 
 @pytest.mark.parametrize(
     "script",
-    [choice, contention, defaults, first_minute, gpu, growth, intervals, jobs, limits, uci],
+    [
+        choice,
+        contention,
+        defaults,
+        few_rows,
+        first_minute,
+        gpu,
+        growth,
+        intervals,
+        jobs,
+        limits,
+        precision,
+        uci,
+    ],
     ids=lambda script: script.__name__,
 )
 def test_pages_show_the_results(script, tmp_path, monkeypatch):
@@ -114,8 +129,21 @@ def test_the_lowest_figure_of_each_split_is_bold_and_losses_are_told():
     assert second == "| b, random | 3 | **2** | **2** | **2** | **2** | **2** |"
     assert "the lowest NLPD on 1 of these 2 splits" in defaults.wins(rows)
     assert defaults.chosen(rows)[2] == "| exact GP | a, random; b, random |"
-    said = "Other ways were fitted on 1 splits (distgp 1). The default lost most on b, random: "
-    assert defaults.chosen(rows)[-1] == f"{said}its NLPD is 0.500 above that of the best way."
+    said = (
+        "Other ways were fitted on 1 splits (all but a, random), with distgp 1. Compared with them, "
+        "the default of distgp 2 lost most on b, random: its NLPD is 0.500 above that of the best way."
+    )
+    assert defaults.chosen(rows)[-1] == said
+
+
+def test_what_was_measured_earlier_is_named():
+    known = {"task": "a", "processor": "one"}
+    ours = known | {"model": "distgp, default", "distgp": "3"}
+    earlier = [known | {"model": name, "distgp": "2"} for name in defaults.PEERS]
+    said = "Measured with distgp 3, one; ridge, boosting, boosting 2, forest, mean with 2, one."
+    assert defaults.told([ours, *earlier]) == said
+    now = [row | {"distgp": "3"} for row in earlier]
+    assert defaults.told([ours, *now]) == "Measured with distgp 3, one."
 
 
 def test_boosting_has_a_spread_for_every_row():

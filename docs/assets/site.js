@@ -5,10 +5,11 @@ document.addEventListener("DOMContentLoaded", () => {
     katex.render(formula.textContent.trim().slice(2, -2), formula, { displayMode: block });
   }
 });
-// On a narrow screen a wide picture keeps a size at which its letters can be read, and is scrolled.
+// On a narrow screen a picture keeps at least half its size, so that its letters can be read, and is scrolled.
 for (const picture of document.querySelectorAll(".md-typeset p > img")) {
   const mark = () => {
-    if (picture.naturalWidth > 1.7 * picture.naturalHeight) picture.parentElement.classList.add("wide-picture");
+    picture.parentElement.classList.add("wide-picture");
+    picture.style.setProperty("--half", `${picture.naturalWidth / 2}px`);
   };
   picture.complete ? mark() : picture.addEventListener("load", mark);
 }

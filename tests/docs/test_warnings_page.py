@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "warnings.md").read_text()
+API = (ROOT / "docs" / "api" / "reports.md").read_text()
 CLASS = re.compile(r"^class (\w+Warning)\(", re.MULTILINE)
 
 
@@ -23,3 +24,10 @@ def test_sections_name_the_class_to_filter_by():
     for heading, module, name in sections:
         assert heading == name
         assert issubclass(getattr(importlib.import_module(module), name), UserWarning)
+
+
+def test_every_warning_is_in_the_api():
+    sources = (ROOT / "src").rglob("*.py")
+    classes = {name for path in sources for name in CLASS.findall(path.read_text())}
+    shown = re.findall(r"^::: distgp\.[\w.]+\.(\w+Warning)$", API, re.MULTILINE)
+    assert set(shown) == classes and len(shown) == len(classes)

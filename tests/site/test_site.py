@@ -136,6 +136,27 @@ def test_nothing_overflows_on_a_telephone(site, tmp_path, scheme):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("width", [360, 700])
+def test_letters_of_pictures_can_be_read_on_a_telephone(site, tmp_path, width):
+    """Pictures have 150 dots an inch: at half their size, letters of 9 points are 9 pixels high."""
+    address, folder = site
+    browser = Browser(str(tmp_path), WIDTH)
+    browser.call("Emulation.setDeviceMetricsOverride", **{**TELEPHONE, "width": width})
+    seen, small = 0, []
+    for page in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html")):
+        browser.open(f"{address}/{page}")
+        sizes = browser.evaluate(
+            "[...document.querySelectorAll('.md-typeset p > img')]"
+            ".map(i => [i.src, i.clientWidth, i.naturalWidth])"
+        )
+        seen += len(sizes)
+        small += [
+            f"{name}: {shown} of {has} px" for name, shown, has in sizes if shown < 0.49 * has
+        ]
+    browser.close()
+    assert seen > 25 and not small, "\n".join(small)
+
+
 def test_pages_for_users_show_types(folder):
     """`Any` says nothing: the tables have the types of the docstrings."""
     pages = [page for page in folder.glob("api/*.html") if page.stem not in INTERNAL]

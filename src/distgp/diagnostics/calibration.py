@@ -55,8 +55,8 @@ def warn_of_negative(lower: np.ndarray, scale: float) -> None:
     if below:
         warn_user(
             f"{below:,} of {len(lower):,} intervals reach below 0, and no target of the training rows was "
-            "negative: for a target that cannot be, fit with target_transform='log', whose intervals stay "
-            "above 0 (of a target with zeros, add a small number first)",
+            "negative. If the target cannot be negative, fit with target_transform='log', whose intervals "
+            "stay above 0 (if it can be 0, add a small number first)",
             NegativeBoundWarning,
         )
 

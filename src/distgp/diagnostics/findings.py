@@ -222,8 +222,8 @@ def nothing_learnt(model: TargetModel, rows: int) -> str | None:
             )
         if not own and _by_chance(result, int(n), variance):
             return (
-                "nothing was learnt for certain: with all hyperparameters the rows are explained no better "
-                "than noise alone is by chance, so that differences of predictions are not to be trusted"
+                "nothing was learnt for certain: the model explains the rows no better than it would "
+                "explain pure noise, so that differences of predictions are not to be trusted"
             )
     if len(moments) == len(model.ensemble.counts) and _share_alone(model) >= ALL_ALONE:
         return (

@@ -192,10 +192,11 @@ def warn_of_novelty(inputs: TrainingInputs, X: Tensor) -> None:
     share = float(new.double().mean())
     if share > TOLD_SHARE:
         warn_user(
-            f"{100 * share:.0f} % of the {len(X):,} rows to predict are more unlike the training rows "
-            "than 99 % of the training rows are. Predictions there are extrapolation, and their "
-            "uncertainty cannot be trusted. gp.novelty(X) tells which rows these are (those above 1). To "
-            "choose a model for such rows, hold out rows that are as unlike the others: "
+            f"{100 * share:.0f} % of the {len(X):,} rows to predict lie farther from the centre of the "
+            "training rows than 99 % of those do. Predictions there are extrapolation, and their "
+            "uncertainty cannot be trusted. gp.novelty(X) rates each row: those above 1 lie that far out, "
+            "or in a gap between training rows. To choose a model for such rows, hold out rows that are "
+            "as unlike the others: "
             + ", ".join(text for way, text in ADVICE.items() if way != inputs.validation),
             NoveltyWarning,
         )

@@ -393,7 +393,7 @@ class Learning:
             new = self._scored(expert, shards, found.parameters)
             clearly = new.beats(best, ERRORS)
             more = more if change.lifts or change.anew else clearly
-            if clearly or (not change.lifts and new.beats(best, 0.0)):
+            if clearly or (not change.lifts and new.safely_beats(best)):
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
         return results, limits

@@ -132,7 +132,9 @@ class Score(NamedTuple):
     def beats(self, other: Score, errors: float) -> bool:
         """Whether rows are predicted better than under another θ, by so many standard errors.
 
-        Those left out must not clearly lose more, on average, than those held out gain.
+        Those left out must not clearly lose more, on average, than those held out gain. What is clear is
+        told by the scatter before too: that which a few rows bring that are predicted far worse is no
+        excuse.
         """
         gain = self.densities - other.densities
         if not bool(torch.isfinite(gain).all()):
@@ -140,9 +142,15 @@ class Score(NamedTuple):
         mean = float(gain.mean())
         if self.left_out is not None and other.left_out is not None:
             lost = other.left_out - self.left_out
-            if not float(lost.mean()) - ERRORS * _error(lost) < mean:
+            error = min(_error(lost), _error(other.left_out))
+            if not float(lost.mean()) - ERRORS * error < mean:
                 return False
         return mean > errors * _error(gain)
+
+    def safely_beats(self, other: Score) -> bool:
+        """Whether rows are predicted better on average, and by more than a few that are not make doubtful."""
+        risk = ERRORS * (_error(self.densities) - _error(other.densities))
+        return self.beats(other, 0.0) and float((self.densities - other.densities).mean()) > risk
 
 
 def _error(values: Tensor) -> float:

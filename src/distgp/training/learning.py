@@ -28,7 +28,9 @@ from distgp.training.refinement import (
     back_at_start,
     left_out_densities,
     score,
+    set_apart,
     tells_little,
+    with_lengthscale,
     with_noise_allowed,
     within_reach,
 )
@@ -365,7 +367,8 @@ class Learning:
 
         Steps with more neighbours bring back lengthscales that have left the kernel. After `blocks` of
         rows only a step with as many neighbours as the algorithm has by itself does. It is made where the
-        blocks saw few of the rows. A step knows the curvature that those before it have shown.
+        blocks saw few of the rows, or where rows need not be set apart. A step knows the curvature that
+        those before it have shown.
         Still more are looked at only where the last ones were clearly worth it. Where blocks of rows have
         `lifted` bounds, their end is tried before nearest rows lift the cap of signals. That is left to
         the objective of all rows where it comes later.
@@ -375,7 +378,8 @@ class Learning:
         own = blocks and 2 * MOST_BLOCKS * _share_of_first(expert, shards) < SEEN
         doing("measuring what was learnt on rows held out")
         best = self._scored(expert, shards, theta)
-        for change in self.algorithm.refinements(own):
+        together = self._together(expert, shards, theta, best)
+        for change in self.algorithm.refinements(own or together is not theta):
             wider, again = limits.lifted(change.lifts, theta), change.algorithm or last
             if (change.lifts and wider == limits) or not (change.lifts or more):
                 continue
@@ -385,7 +389,8 @@ class Learning:
                 if self.algorithm.polish:
                     break
             back = change.anew or not (change.lifts or blocks)
-            start = back_at_start(theta, self.start) if back else theta
+            begin = together if change.anew else theta
+            start = back_at_start(begin, self.start) if back else theta
             known.scale(again.rows_of(n) / looked_at)
             looked_at, tolerance = again.rows_of(n), Algorithm.tolerance
             learner = replace(self, curvature=known)
@@ -397,6 +402,22 @@ class Learning:
                 results, best, limits, last = [*results, found], new, wider, again
                 theta = found.parameters
         return results, limits
+
+    def _together(
+        self, expert: Expert, shards: Placement[Shard], theta: Parameters, best: Score
+    ) -> Parameters:
+        """θ with those lengthscales longer that set rows apart, where rows held out are hardly worse.
+
+        With a very short lengthscale rows with different values in a column say nothing of each other.
+        Where few rows have such a value, the likelihood hardly minds, and gives no way back; but a row to
+        predict then has those few alone to go by.
+        """
+        for name, place in set_apart(theta, self.start):
+            longer = with_lengthscale(theta, self.start, name, place)
+            found = self._scored(expert, shards, longer)
+            if not best.beats(found, ERRORS):
+                theta, best = longer, found
+        return theta
 
     def _scored(
         self, expert: Expert, shards: Placement[Shard], theta: Parameters, most: int = HELD_OUT

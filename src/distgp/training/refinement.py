@@ -38,6 +38,9 @@ ERRORS = 2.0
 """Standard errors by which the mean log density must be better where a bound is lifted."""
 LOST = 10.0
 """A lengthscale that is so many times longer than it started has left the kernel."""
+APART = 30.0
+"""A lengthscale that is so many times shorter than it started may set rows apart that differ in a column at
+all."""
 FELT = 1e3
 """The sum over rows of the variance that a column's slope adds, in units of the noise's, from which on the
 likelihood surely tells whether the column matters."""
@@ -132,9 +135,7 @@ class Score(NamedTuple):
     def beats(self, other: Score, errors: float) -> bool:
         """Whether rows are predicted better than under another θ, by so many standard errors.
 
-        Those left out must not clearly lose more, on average, than those held out gain. What is clear is
-        told by the scatter before too: that which a few rows bring that are predicted far worse is no
-        excuse.
+        Those left out must not clearly lose more, on average, than those held out gain.
         """
         gain = self.densities - other.densities
         if not bool(torch.isfinite(gain).all()):
@@ -142,13 +143,12 @@ class Score(NamedTuple):
         mean = float(gain.mean())
         if self.left_out is not None and other.left_out is not None:
             lost = other.left_out - self.left_out
-            error = min(_error(lost), _error(other.left_out))
-            if not float(lost.mean()) - ERRORS * error < mean:
+            if not float(lost.mean()) - ERRORS * _error(lost) < mean:
                 return False
         return mean > errors * _error(gain)
 
     def safely_beats(self, other: Score) -> bool:
-        """Whether rows are predicted better on average, and by more than a few that are not make doubtful."""
+        """Whether rows are predicted better on average, and by more than the scatter that it brings."""
         risk = ERRORS * (_error(self.densities) - _error(other.densities))
         return self.beats(other, 0.0) and float((self.densities - other.densities).mean()) > risk
 
@@ -241,6 +241,26 @@ def back_at_start(theta: Parameters, start: Parameters) -> Parameters:
     lengths = {name: value for name, value in values.items() if name.endswith("lengthscale")}
     back = {n: torch.where(v > LOST * first[n], first[n], v) for n, v in lengths.items()}
     return replace(theta, kernel=theta.kernel.with_parameters(back))
+
+
+def set_apart(theta: Parameters, start: Parameters) -> list[tuple[str, int]]:
+    """List the lengthscales, by name and place, that may set apart rows which differ in a column at all."""
+    values, first = theta.kernel.parameters(), start.kernel.parameters()
+    short = {
+        name: (APART * value < first[name]).flatten()
+        for name, value in values.items()
+        if name.endswith("lengthscale")
+    }
+    return [
+        (name, place) for name, which in short.items() for place in which.nonzero()[:, 0].tolist()
+    ]
+
+
+def with_lengthscale(theta: Parameters, start: Parameters, name: str, place: int) -> Parameters:
+    """Put one lengthscale back to where it started."""
+    value = theta.kernel.parameters()[name].clone()
+    value.view(-1)[place] = start.kernel.parameters()[name].flatten()[place]
+    return replace(theta, kernel=theta.kernel.with_parameters({name: value}))
 
 
 def within_reach(theta: Parameters, start: Parameters, shards: Placement[Shard]) -> Parameters:

@@ -31,14 +31,14 @@ PER_NAT, ROOT3, ROOT5 = 1.0 / math.log(2.0), math.sqrt(3.0), math.sqrt(5.0)
 
 
 def root_(square: Tensor) -> Tensor:
-    """Replace r² by r.
+    """Replace r² by r; none may be less than the smallest normal number.
 
     PyTorch's roots and powers of e are those of Intel's library, which take twice as long on processors of
     others as r² · 1/r and powers of two, which are PyTorch's own; on Intel's, a third to half as long.
     """
     if square.device.type != "cpu" or not lapack.faster_here():
         return square.sqrt_()
-    return square.mul_(square.clamp_min(torch.finfo(square.dtype).tiny).rsqrt_())
+    return square.mul_(torch.rsqrt(square))
 
 
 def decay(r: Tensor, rate: float, out: Tensor | None = None) -> Tensor:

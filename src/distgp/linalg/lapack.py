@@ -24,6 +24,7 @@ from operator import mul
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,8 @@ BLOCK = 256
 """Rows of the blocks into which such a matrix is cut."""
 FEWEST_FLOPS = 5e7
 """Multiplications and additions that are worth waking other threads for: one to two milliseconds."""
+IN_BATCHES = range(16, 192)
+"""Rows of matrices in batches whose factors NumPy makes faster than PyTorch and than calls for each."""
 FEWEST_COLUMNS = 8
 """Right-hand sides that a solve is worth a call for."""
 _WIDTH = 8
@@ -210,6 +213,28 @@ def _factorise(n: int, half: object, A: _Matrix, share: _Share) -> int:
         share(right_of, parts)
         share(rest, parts[::-1])  # the largest first
     return 0
+
+
+def factors_of_batch(A: Tensor) -> Tensor | None:
+    """The lower Cholesky factors of small matrices (*batch, n, n) by NumPy, which loops over them in C.
+
+    None where others are faster, and where one of them is not positive definite.
+    """
+    if A.ndim < 3 or A.shape[-1] not in IN_BATCHES or not faster_here() or not _can_be_given(A):
+        return None
+    try:
+        with blas_threads(1):
+            return torch.from_numpy(np.linalg.cholesky(A.detach().numpy()))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """AB for batches of small matrices, (*batch, n, k) and (*batch, k, m)."""
+    if not faster_here() or not _can_be_given(A, B):
+        return A @ B
+    with blas_threads(1):
+        return torch.from_numpy(np.matmul(A.detach().numpy(), B.detach().numpy()))
 
 
 def invert_(L: Tensor) -> None:

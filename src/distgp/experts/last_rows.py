@@ -10,9 +10,9 @@ W = M ∘ (pwᵀ + wpᵀ), whose rows add up to D,
 
 and since Kw = Sw − σ²w = L_ll e_l − σ²w, that in the variance needs no product at all.
 
-All is in units of the variance v: S = v(R + νI) with R the shape and ν = σ²/v. With y divided by √v the same
-formulas of R + νI give the same t, an L_ll that is √v times smaller, and p and w that are √v times larger.
-So the derivatives in ℓ, for which M is ∂R/∂r², come as they are, and those in S are divided by v.
+All is in units of the variance v: S = v(R + νI) with R the shape and ν = σ²/v. With y divided by √v the
+same formulas of R + νI give the same t, an L_ll that is √v times smaller, and p and w that are √v times
+larger. So the derivatives in ℓ, for which M is ∂R/∂r², come as they are, and those in S are divided by v.
 
 On a CPU a few sets at a time go all the way, while their matrices are in its cache.
 """
@@ -30,7 +30,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 from distgp import linalg
 from distgp.kernels import Kernel
 from distgp.kernels.fused import Shaped, shaped
-from distgp.kernels.shapes import FixedShape, at_least_normal_
+from distgp.kernels.shapes import WIDE, FixedShape, at_least_normal_
 from distgp.kernels.stationary import TOLERATED
 
 TILE = 32
@@ -186,7 +186,7 @@ def _of_some(
     factor: Tensor | None,
     wanted: bool,
 ) -> tuple[Tensor, ...]:
-    """Σ(½t² + log L_ll), and if `wanted` Σ p_l L_ll, Σ pᵀw and the derivatives in log ℓ, all in units of v."""
+    """Σ(½t² + log L_ll), and if wanted Σ p_l L_ll, Σ pᵀw and the derivatives in log ℓ, in units of v."""
     R = _square_between(rows, rows)
     slope = torch.empty_like(R) if wanted and shape.proportional is None else None
     shape.shape_(R, slope)
@@ -217,7 +217,8 @@ def _relative(shape: FixedShape, X: Tensor, origin: Tensor, inverse: Tensor) -> 
 
     Distances by products would lose their digits then.
     """
-    a = (shape.located(X) - shape.located(origin)).mul_(inverse)
+    X, origin = (shape.located(P).detach() for P in (X, origin))
+    a = (X - origin).mul_(inverse.detach())
     square = torch.linalg.vecdot(a, a)
     lost = torch.finfo(a.dtype).eps * 2.0 * float(square.max()) > TOLERATED
     return None if lost else _Rows(a, square)
@@ -232,10 +233,15 @@ def _few_sets(X: Tensor) -> Iterator[slice]:
 
 def _square_between(left: _Rows, right: _Rows) -> Tensor:
     """The squared distances of rows in each set, at least the smallest normal number."""
-    square = left.square[..., :, None] + right.square[..., None, :]
     # Shrunk by a rounding error, so that equal rows get exactly 0.
-    shrink = 1.0 - (2.0 + math.sqrt(left.a.shape[-1])) * torch.finfo(square.dtype).eps
-    return at_least_normal_(square.baddbmm_(left.a, right.a.mT, beta=shrink, alpha=-2.0))
+    shrink = 1.0 - (2.0 + math.sqrt(left.a.shape[-1])) * torch.finfo(left.a.dtype).eps
+    mine, others = left.square[..., :, None], right.square[..., None, :]
+    if left.a.shape[-1] < WIDE:
+        square = (mine + others).baddbmm_(left.a, right.a.mT, beta=shrink, alpha=-2.0)
+    else:
+        square = linalg.product(left.a, right.a.mT)
+        torch.add(shrink * mine, square, alpha=-2.0, out=square).add_(shrink * others)
+    return at_least_normal_(square)
 
 
 def _by_column(M: Tensor, rows: Tensor, w: Tensor, p: Tensor) -> Tensor:

@@ -36,5 +36,6 @@ __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
     "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
     "half_cholesky", "half_inverse", "invert_", "least_squares", "log_det", "minus_gram",
-    "pivoted_cholesky", "product", "rounding_of", "solve_lower", "solve_upper", "triangle", "truncated_solve",
+    "pivoted_cholesky", "product", "rounding_of", "solve_lower", "solve_upper", "triangle",
+    "truncated_solve",
 ]  # fmt: skip

@@ -184,9 +184,24 @@ def factorise_(A: Tensor) -> Tensor:
     """
     half, B = (_LOWER, A.mT) if in_columns(A) else (_UPPER, A)
     assert B.is_contiguous()
-    n = A.shape[-1]
-    info = _spread(partial(_factorise, n, half), _matrices(B), n**3 / 3, n >= DIVIDED)
+    n, matrices = A.shape[-1], _matrices(B)
+    if n < DIVIDED and (torch.get_num_threads() == 1 or n**3 / 3 * len(matrices) < FEWEST_FLOPS):
+        info = _factorise_in_turn(n, half, matrices)
+    else:
+        info = _spread(partial(_factorise, n, half), matrices, n**3 / 3, n >= DIVIDED)
     return torch.tensor(info, dtype=torch.int32).reshape(A.shape[:-2])
+
+
+def _factorise_in_turn(n: int, half: object, matrices: list[_Matrix]) -> list[int]:
+    """`_factor` of many small matrices: what is the same for all of them is made once."""
+    routine, info, found = _routine("cython_lapack", "dpotrf"), ctypes.c_int(0), list[int]()
+    assert routine is not None
+    order, steps, result = _int(n), {step: _int(step) for _, step in matrices}, ctypes.byref(info)
+    with blas_threads(1):
+        for address, step in matrices:
+            routine(half, order, address, steps[step], result)
+            found.append(info.value)
+    return found
 
 
 def _factorise(n: int, half: object, A: _Matrix, share: _Share) -> int:

@@ -171,6 +171,25 @@ def test_a_scan_of_wide_tables_does_not_give_up(monkeypatch, n, d, k):
     close(square[:100], wanted)
 
 
+def test_a_scan_of_a_wide_table_reads_it_for_many_queries_at_a_time(monkeypatch):
+    """It looks again at the rows of fewer at a time."""
+    X, scans, again = inputs(600, 100), [], []
+    nearest, look = scan.Scan.nearest, scan.Scan._again
+    monkeypatch.setattr(
+        scan.Scan, "nearest", lambda *given: scans.append(len(given[1])) or nearest(*given)
+    )
+    monkeypatch.setattr(
+        scan.Scan, "_again", lambda *given: again.append(len(given[1])) or look(*given)
+    )
+    monkeypatch.setattr(scan, "MOST_AGAIN", 2**17)
+    limit = torch.full((300,), 600)
+    square, _ = Neighbors(X)._scan_search(X[:300], limit, 30)
+    close(square, naive(X, X[:300], limit, 30)[0])
+    assert max(scans) == 300
+    assert max(again) <= 2**17 // (2 * 30 * 100)
+    assert sum(again) == 300
+
+
 def test_a_scan_of_few_rows_is_preferred_to_a_tree(monkeypatch):
     X = inputs(1200, 3)
     for name in ("_tree_search", "_block_search"):

@@ -9,6 +9,7 @@ from helpers import FLOAT, close, inputs
 import distgp
 from distgp.experts import Parameters, last_rows, neighborhoods
 from distgp.experts.neighborhoods import Neighbours
+from distgp.kernels.shapes import at_least_normal_
 
 SHAPES = [distgp.RBF, distgp.Matern12, distgp.Matern32, distgp.Matern52]
 
@@ -160,3 +161,71 @@ def test_neighbours_that_are_all_the_same_get_the_jitter_of_the_whole_matrix(mon
     whole = neighborhoods.conditional(theta, X[:, 0], None, given)
     close(found.mean, whole.mean, rtol=1e-9)
     close(found.mean, torch.ones(2, dtype=FLOAT), rtol=1e-9)
+
+
+@pytest.mark.parametrize("own_noise", [False, True])
+@pytest.mark.parametrize("d", [3, 20])
+def test_sets_that_are_worked_on_a_few_at_a_time_are_all_counted(monkeypatch, own_noise, d):
+    """Narrow rows and wide ones, whose distances are added up in another order."""
+    given, found = sets(own_noise, d), []
+    for at_once in (2**18, 2 * 9 * max(9, d)):  # all seven, or two, two, two and one
+        monkeypatch.setattr(last_rows, "AT_ONCE", at_once)
+        theta, values = theta_at(distgp.Matern52, torch.linspace(2.0, 3.0, d).tolist())
+        value = neighborhoods.negative_log_likelihood(theta, given)
+        found.append([value, *torch.autograd.grad(value, values)])
+    theta, values = theta_at(distgp.Matern52, torch.linspace(2.0, 3.0, d).tolist())
+    value = naive(theta, given)
+    for whole, parts, wanted in zip(
+        *found, [value, *torch.autograd.grad(value, values)], strict=True
+    ):
+        close(parts, whole, rtol=1e-11, atol=1e-12)
+        close(parts, wanted, rtol=1e-8, atol=1e-9)
+
+
+def test_a_later_set_that_is_too_far_sends_all_of_them_to_the_kernel(monkeypatch):
+    monkeypatch.setattr(last_rows, "AT_ONCE", 2 * 9 * 9)
+    given = sets()
+    given.X[6, :5] += 1e6
+    theta, values = theta_at(distgp.Matern52, [0.6, 0.9, 1.4])
+    assert last_rows.of_last_rows(theta.kernel.kernel, values[1], values[2], given) is None
+    close(neighborhoods.negative_log_likelihood(theta, given), naive(theta, given), rtol=1e-8)
+
+
+@pytest.mark.parametrize("variance", [1e-120, 1e120])
+def test_the_units_of_the_variance_hold_at_extremes(variance):
+    """With targets of its scale and a noise that is a part of it, nothing but log v changes."""
+    given, found = sets(), []
+    for v in (1.0, variance):
+        theta, _ = theta_at(distgp.Matern32, [0.6, 0.9, 1.4])
+        values = [torch.tensor(x, dtype=FLOAT, requires_grad=True) for x in (v, 0.1 * v)]
+        theta = Parameters(distgp.kernels.Scale(theta.kernel.kernel, values[0]), values[1])
+        value = neighborhoods.negative_log_likelihood(theta, given._replace(y=given.y * v**0.5))
+        slopes = torch.autograd.grad(value, values)
+        found.append((value - 0.5 * 7 * math.log(v), *(slope * v for slope in slopes)))
+    for one, other in zip(*found, strict=True):
+        close(one, other, rtol=1e-10)
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["here", "on other processors"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shapes_in_place_are_those_of_the_formula_where_rows_are_equal_too(
+    monkeypatch, shape, dtype, others
+):
+    if others:
+        monkeypatch.setattr("distgp.linalg.lapack.faster_here", lambda: False)
+    square = torch.tensor([[0.0, 1e-30, 1e-3, 0.7, 9.0, 300.0]], dtype=dtype)
+    kernel, found = shape(1.0), at_least_normal_(square.clone())
+    slope = torch.empty_like(found)
+    kernel.shape_(found, slope)
+    alone = at_least_normal_(square.clone())
+    kernel.shape_(alone, None)
+    x = square.double().requires_grad_()
+    wanted = kernel.shape(x)
+    (steep,) = torch.autograd.grad(wanted.sum(), x)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    close(found.double(), wanted, rtol=tolerance, atol=1e-30)
+    assert torch.equal(found, alone)
+    if kernel.proportional is None and shape is not distgp.Matern12:  # that has none at 0
+        steep[:, :2] = kernel.steepness  # where autograd goes through a root of 0
+        close(kernel.steepness * slope.double(), steep, rtol=tolerance, atol=1e-30)

@@ -10,7 +10,7 @@ import distgp
 from distgp.data import Shard, stack
 from distgp.data.shard import row_priority
 from distgp.experts import ExactExpert, NearestExpert, Parameters, base
-from distgp.experts.neighborhoods import ORDER_SEED, Whitened
+from distgp.experts.neighborhoods import ORDER_SEED, OrderedRows, Whitened
 from distgp.training import Layout, Objective, nearest
 
 KERNELS = [
@@ -207,3 +207,9 @@ def test_threads_change_nothing():
     close(two.variance, one.variance)
     close(again[0], value)
     close(again[1], gradient)
+
+
+def test_wide_rows_are_gathered_for_few_points_at_a_time():
+    theta = Parameters.of(distgp.RBF([1.0] * 300), 0.05)
+    rows = OrderedRows(theta, Shard.of(inputs(90, 300), inputs(90, 1)[:, 0]))
+    assert 1 <= rows.points_at_once(64) * 64 * 300 <= base.CHUNK_ENTRIES["cpu"] // 2

@@ -122,3 +122,57 @@ def test_half_of_a_singular_matrix_gets_the_jitter_of_the_whole(n):
     close(found.tril() @ found.tril().mT, expected @ expected.mT, rtol=0, atol=1e-12)
     with pytest.raises(linalg.NotPositiveDefiniteError, match="NaN"):
         linalg.half_cholesky(half * torch.nan, lambda: half * torch.nan, "half")
+
+
+@pytest.mark.parametrize("n", [15, 31, 70, 191, 200])
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
+def test_factors_of_a_batch_are_pytorch_s_whatever_is_above_the_diagonal(monkeypatch, n, shape):
+    monkeypatch.setattr(lapack, "faster_here", lambda: True)
+    K = spd(n, *shape)
+    expected, nan = torch.linalg.cholesky(K), torch.full((n, n), torch.nan, dtype=FLOAT).triu(1)
+    for given in (K, K + nan, K.mT.contiguous().mT, K.requires_grad_()):
+        with torch.no_grad():
+            found = linalg.cholesky(given)
+        close(found, expected, rtol=1e-11, atol=1e-11)
+        assert not found.triu(1).any()
+        assert (lapack.factors_of_batch(K.detach()) is None) == (n not in lapack.IN_BATCHES)
+
+
+@pytest.mark.parametrize("n", [31, 100])
+def test_one_singular_matrix_of_a_batch_gets_jitter_as_from_pytorch(monkeypatch, n):
+    K, found = spd(n, 4), []
+    K[1, n - 5, n - 5] = -1.0
+    with pytest.raises(linalg.NotPositiveDefiniteError, match="not positive definite"):
+        linalg.cholesky(K)
+    A = inputs(n, 3)
+    K[1] = A @ A.mT  # of rank three
+    for here in (True, False):
+        monkeypatch.setattr(lapack, "faster_here", lambda here=here: here)
+        L = linalg.cholesky(K)
+        found.append(L @ L.mT)
+    assert lapack.factors_of_batch(K) is None
+    close(found[0], found[1], rtol=0, atol=1e-12)
+    K[2, 3, 3] = torch.nan
+    monkeypatch.setattr(lapack, "faster_here", lambda: True)
+    with pytest.raises(linalg.NotPositiveDefiniteError, match="NaN"):
+        linalg.cholesky(K)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_many_small_matrices_in_turn_name_the_pivots_that_fail():
+    K = spd(70, 40)
+    K[7, 30, 30] = K[39, 3, 3] = -1.0
+    found, L = K.clone(), torch.linalg.cholesky_ex(K)
+    assert torch.equal(lapack.factorise_(found), L.info)
+    good = L.info == 0
+    close(found[good].tril(), L.L[good], rtol=1e-11, atol=1e-11)
+
+
+def test_products_of_a_batch_are_pytorch_s(monkeypatch):
+    monkeypatch.setattr(lapack, "faster_here", lambda: True)
+    A, B = torch.randn(5, 31, 20, dtype=FLOAT), torch.randn(5, 31, 20, dtype=FLOAT)
+    close(linalg.product(A, B.mT), A @ B.mT, rtol=1e-12, atol=1e-12)
+    close(linalg.product(A[:, :9], A.mT), A[:, :9] @ A.mT, rtol=1e-12, atol=1e-12)
+    close(linalg.product(A.float(), B.float().mT), A.float() @ B.float().mT, rtol=1e-5, atol=1e-5)
+    A.requires_grad_()
+    assert linalg.product(A, B.mT).requires_grad

@@ -81,14 +81,18 @@ class Search(ABC):
         before: Tensor,
         k: int,
         entries: int,
+        held: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Search for some queries at a time, so that so many pairs of them and rows are held at most.
 
-        No more coordinates of the rows found for them are held either. They are taken in the order of
-        their places, so that rows after all of a block's need no look.
+        No more numbers are held for them either, `held` for each: the coordinates of the rows found, unless
+        the search says otherwise. They are taken in the order of their places, so that rows after all of a
+        block's need no look.
         """
-        order, looked_at = before.argsort(), min(k + SPARE, len(self)) * self.coordinates.shape[-1]
-        sizes = _sizes(before[order].tolist(), entries, looked_at)
+        order = before.argsort()
+        if held is None:
+            held = min(k + SPARE, len(self)) * self.coordinates.shape[-1]
+        sizes = _sizes(before[order].tolist(), entries, held)
         parts = [(queries[some], before[some]) for some in order.split(sizes)]
         together = on_threads if queries.device.type == "cpu" else map  # a GPU needs no threads
         found = list(together(lambda part: search(*part), parts))
@@ -153,9 +157,8 @@ class Neighbors(Search):
             crowded.set()
             return self._tree_search(part.numpy(), limit.numpy(), kept)
 
-        entries = min(2 * BLOCK["cpu"], len(self) * scan.queries_at_once(kept))  # of half the width
-        with blas_threads(1):
-            return self._by_blocks(search, queries, before, k, entries)
+        with blas_threads(1):  # entries are of half the width
+            return self._by_blocks(search, queries, before, k, 2 * BLOCK["cpu"], held=0)
 
     @cached_property
     def _scan(self) -> Scan:

@@ -69,6 +69,20 @@ class Scan:
             return None
         near = self._products(points, limit, k)
         within = self._within(near, norm, k)
+        size, found = self.queries_at_once(k), []
+        for start in range(0, len(points), size):
+            some = slice(start, start + size)
+            part = self._again(points[some], near[some], within[some], k)
+            if part is None:
+                return None
+            found.append(part)
+        square, place = zip(*found, strict=True)
+        return torch.cat(square), torch.cat(place)
+
+    def _again(
+        self, points: Tensor, near: Tensor, within: Tensor, k: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Find the k nearest of the rows that may be within a distance; None where these are too many."""
         last = near.shape[1]
         flat = np.flatnonzero(near.numpy() <= within.numpy()[:, None])
         if len(flat) * points.shape[1] > MOST_AGAIN:

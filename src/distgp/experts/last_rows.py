@@ -3,11 +3,18 @@
 Training by nearest rows spends its time here. With S the covariance of a set and L its factor, w = L⁻ᵀe_l,
 t = (L⁻¹y)_l for the last row l, −log p(y_l | the others) = ½t² + log L_ll + ½ log 2π. With α = S⁻¹y and
 p = ½(t² + 1)w − tα its derivative in S is ½(pwᵀ + wpᵀ): of rank two. So nothing but one product with
-M = ∂k/∂r² is needed for the derivatives in all lengthscales: with rows a in units of them,
+M = ∂k/∂r² is needed for the derivatives in all lengthscales: with rows a in units of them, and
+W = M ∘ (pwᵀ + wpᵀ), whose rows add up to D,
 
-    Σ_ij p_i M_ij w_j (a_ic − a_jc)² = Σ_i (p_i (Mw)_i + w_i (Mp)_i) a_ic² − 2 Σ_i p_i a_ic (M(w ∘ a_c))_i,
+    Σ_ij p_i M_ij w_j (a_ic − a_jc)² = ½ Σ_ij W_ij (a_ic − a_jc)² = a_cᵀ(D − W)a_c,
 
 and since Kw = Sw − σ²w = L_ll e_l − σ²w, that in the variance needs no product at all.
+
+All is in units of the variance v: S = v(R + νI) with R the shape and ν = σ²/v. With y divided by √v the
+same formulas of R + νI give the same t, an L_ll that is √v times smaller, and p and w that are √v times
+larger. So the derivatives in ℓ, for which M is ∂R/∂r², come as they are, and those in S are divided by v.
+
+On a CPU a few sets at a time go all the way, while their matrices are in its cache.
 """
 
 from __future__ import annotations
@@ -23,13 +30,13 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differe
 from distgp import linalg
 from distgp.kernels import Kernel
 from distgp.kernels.fused import Shaped, shaped
-from distgp.kernels.shapes import FixedShape
+from distgp.kernels.shapes import WIDE, FixedShape, at_least_normal_
 from distgp.kernels.stationary import TOLERATED
 
 TILE = 32
 """Rows of the blocks that the lower triangle of a kernel matrix is made of."""
-AT_ONCE = 2**16
-"""Entries of kernel matrices that are made at a time on a CPU, while they are in its cache."""
+AT_ONCE = 2**18
+"""Entries of the largest matrices that are worked on at a time on a CPU, while they are in its cache."""
 
 
 class Neighbours(NamedTuple):
@@ -60,63 +67,25 @@ class _Rows(NamedTuple):
         return _Rows(self.a[:, start:stop], self.square[:, start:stop])
 
 
-class LastRows(torch.autograd.Function):
-    """Σ −log p of the last row of every set, differentiable in ℓ by column, the variance and the noise.
-
-    The derivatives are computed beside the value, while its matrices are at hand.
-    """
+class WithSlopes(torch.autograd.Function):
+    """A number whose derivatives in some tensors are known."""
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
-        lengths: Tensor,
-        variance: Tensor,
-        noise: Tensor,
-        rows: _Rows,
-        sets: Neighbours,
-        shape: FixedShape,
+        ctx: FunctionCtx, value: Tensor, slopes: tuple[Tensor, ...], *given: Tensor
     ) -> Tensor:
-        """Evaluate the formulas above for rows relative to the last."""
-        wanted = any(ctx.needs_input_grad)  # pyright: ignore[reportAttributeAccessIssue]
-        K = rows.a.new_empty(*sets.y.shape, sets.y.shape[-1])
-        slope = torch.empty_like(K) if wanted and shape.proportional is None else None
-        for some in _few_sets(K):
-            part = rows.of_sets(some)
-            _square_between(part, part, K[some])
-            shape.shape_(K[some], None if slope is None else slope[some])
-            K[some].mul_(variance)
-        each = noise.expand(K.shape[:-1]) if sets.factor is None else noise * sets.factor
-        y = sets.y
-        if not bool(sets.real.all()):
-            K.masked_fill_(~(sets.real[..., :, None] & sets.real[..., None, :]), 0.0)
-            each, y = torch.where(sets.real, each, 1.0), torch.where(sets.real, y, 0.0)
-        K.diagonal(dim1=-2, dim2=-1).add_(each)
-        L = linalg.cholesky(K, "the covariance of a row and its neighbours")
-        u, s = linalg.solve_lower(L, y[..., None]), L[..., -1, -1]
-        t = u[:, -1, 0]
-        if wanted:
-            last = torch.zeros_like(u)
-            last[:, -1] = 1.0
-            w, alpha = linalg.solve_upper(L, torch.cat([last, u], -1)).unbind(-1)
-            p = (0.5 * (t.square() + 1.0))[:, None] * w - t[:, None] * alpha
-            own = shape.steepness * variance
-            M, scale = (K, shape.proportional or 0.0) if slope is None else (slope, own)
-            in_lengths = _by_column(M, rows.a, w, p).mul_(-2.0 * scale)
-            in_lengths = in_lengths.sum(-1, keepdim=True) if len(lengths) == 1 else in_lengths
-            pw = p * w
-            in_noise = pw if sets.factor is None else pw * sets.factor
-            in_variance = ((p[:, -1] * s).sum() - (pw * each).sum()) / variance
-            ctx.save_for_backward(in_lengths / lengths, in_variance, in_noise.sum())
-        half = 0.5 * math.log(2.0 * math.pi)
-        return 0.5 * t.square().sum() + s.log().sum() + half * len(t)
+        """Keep the derivatives, one for each of the tensors that are given."""
+        del given
+        ctx.save_for_backward(*slopes)
+        return value.clone()
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: BackwardCFunction, g: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Hand on what was computed."""
-        return *(g * part for part in ctx.saved_tensors), None, None, None
+        """Hand on what is known."""
+        return None, None, *(g * slope for slope in ctx.saved_tensors)
 
 
 def lower_kernel(kernel: Kernel, X: Tensor) -> Tensor:
@@ -135,7 +104,7 @@ def kernel_at_points(kernel: Kernel, x: Tensor, X: Tensor) -> tuple[Tensor, Tens
     rows = _tiled(kernel, X, x[:, None, :])
     if rows is None or found is None:
         return lower_kernel(kernel, X), kernel(x[:, None, :], X)[:, 0, :]
-    c = rows.square.clone()
+    c = at_least_normal_(rows.square.clone())
     found.kernel.shape_(c, None)
     return _lower(found, rows), c.mul_(found.variance)
 
@@ -146,7 +115,11 @@ def _tiled(kernel: Kernel, X: Tensor, origin: Tensor) -> _Rows | None:
     learnt = torch.is_grad_enabled() and any(v.requires_grad for v in kernel.parameters().values())
     if found is None or learnt or X.ndim != 3 or X.shape[-2] <= TILE or X.device.type != "cpu":
         return None
-    return None if found.variance.ndim else _relative(found.kernel, X, origin)
+    if found.variance.ndim:
+        return None
+    shape = found.kernel
+    inverse = 1.0 / shape.lengthscale_of_each(shape.located(origin).shape[-1])
+    return _relative(shape, X, origin, inverse)
 
 
 def _lower(found: Shaped, rows: _Rows) -> Tensor:
@@ -156,61 +129,125 @@ def _lower(found: Shaped, rows: _Rows) -> Tensor:
     for start in range(0, q, TILE):
         stop = min(q, start + TILE)
         whole = out[:, start:stop, start:]
-        for some in _few_sets(whole):
-            part, tile = rows.of_sets(some), out.new_empty(whole[some].shape)
-            _square_between(part.some(start, stop), part.some(start), tile)
+        for some in _few_tiles(whole):
+            part = rows.of_sets(some)
+            tile = _square_between(part.some(start, stop), part.some(start))
             found.kernel.shape_(tile, None)
             torch.mul(tile, found.variance, out=whole[some])
     out.diagonal(dim1=-2, dim2=-1).copy_(found.variance.expand(batch, q))
     return out.mT
 
 
+def _few_tiles(whole: Tensor) -> Iterator[slice]:
+    """List places in a batch of tiles that are made at a time."""
+    size = max(1, AT_ONCE // (4 * whole[0].numel()))
+    return (slice(i, i + size) for i in range(0, len(whole), size))
+
+
 def of_last_rows(
     shape: FixedShape, variance: Tensor, noise: Tensor, sets: Neighbours
 ) -> Tensor | None:
-    """Σ −log p of the last row of every set given the others.
+    """Σ −log p of the last row of every set given the others, differentiable in ℓ, variance and noise.
 
-    None where rows are too far for products, or where training moves them.
+    The derivatives are computed beside the value, while its matrices are at hand. None where rows are too
+    far for products, or where training moves them.
     """
-    moving = shape.anisotropy is not None and shape.anisotropy.requires_grad
-    rows = None if moving else _relative(shape, sets.X, sets.X[..., -1:, :])
-    if rows is None:
+    if shape.anisotropy is not None and shape.anisotropy.requires_grad:
         return None
-    lengths = shape.lengthscale_of_each(rows.a.shape[-1])
-    return LastRows.apply(lengths, variance, noise, rows, sets, shape)
+    lengths = shape.lengthscale_of_each(shape.located(sets.X[:1]).shape[-1])
+    given = (lengths, variance, noise)
+    wanted = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+    with torch.no_grad():
+        v, inverse = variance.detach(), 1.0 / lengths.detach()
+        ratio, y, every = noise.detach() / v, sets.y / v.sqrt(), bool(sets.real.all())
+        parts: list[tuple[Tensor, ...]] = []
+        for some in _few_sets(sets.X):
+            rows = _relative(shape, sets.X[some], sets.X[some, -1:], inverse)
+            if rows is None:
+                return None
+            real = None if every else sets.real[some]
+            factor = None if sets.factor is None else sets.factor[some]
+            parts.append(_of_some(shape, ratio, rows, y[some], real, factor, wanted))
+        sums = [torch.stack(part).sum(0) for part in zip(*parts, strict=True)]
+    value = sums[0] + 0.5 * len(y) * (math.log(2.0 * math.pi) + v.log())
+    if not wanted:
+        return value
+    in_lengths = sums[3].sum(-1, keepdim=True) if len(lengths) == 1 else sums[3]
+    slopes = (in_lengths * inverse, (sums[1] - ratio * sums[2]) / v, sums[2] / v)
+    return WithSlopes.apply(value, slopes, *given)
 
 
-def _relative(shape: FixedShape, X: Tensor, origin: Tensor) -> _Rows | None:
-    """Rows of sets relative to a point of each (B, 1, d); None where they are too far from it.
+def _of_some(
+    shape: FixedShape,
+    ratio: Tensor,
+    rows: _Rows,
+    y: Tensor,
+    real: Tensor | None,
+    factor: Tensor | None,
+    wanted: bool,
+) -> tuple[Tensor, ...]:
+    """Σ(½t² + log L_ll), and if wanted Σ p_l L_ll, Σ pᵀw and the derivatives in log ℓ, in units of v."""
+    R = _square_between(rows, rows)
+    slope = torch.empty_like(R) if wanted and shape.proportional is None else None
+    shape.shape_(R, slope)
+    if factor is not None:
+        ratio = ratio * factor
+    if real is not None:
+        R.masked_fill_(~(real[..., :, None] & real[..., None, :]), 0.0)
+        ratio, y = torch.where(real, ratio, 1.0), torch.where(real, y, 0.0)
+    R.diagonal(dim1=-2, dim2=-1).add_(ratio)
+    L = linalg.cholesky(R, "the covariance of a row and its neighbours")
+    u, s = linalg.solve_lower(L, y[..., None]), L[:, -1, -1]
+    t = u[:, -1]
+    value = 0.5 * torch.dot(t[:, 0], t[:, 0]) + s.log().sum()
+    if not wanted:
+        return (value,)
+    last = y.new_zeros(y.shape[-1], 1)
+    last[-1] = 1.0
+    both = linalg.solve_upper(L, torch.cat([last.expand_as(u), u], -1))
+    w, alpha = both.unbind(-1)
+    p = (0.5 * t.square() + 0.5) * w - t * alpha
+    pw = p * w if factor is None else p * w * factor
+    M, scale = (R, shape.proportional or 0.0) if slope is None else (slope, shape.steepness)
+    return value, torch.dot(p[:, -1], s), pw.sum(), _by_column(M, rows.a, w, p).mul_(-2.0 * scale)
+
+
+def _relative(shape: FixedShape, X: Tensor, origin: Tensor, inverse: Tensor) -> _Rows | None:
+    """Rows of sets relative to a point of each (B, 1, d), times 1/ℓ; None where they are too far from it.
 
     Distances by products would lose their digits then.
     """
     X, origin = (shape.located(P).detach() for P in (X, origin))
-    a = (X - origin).div_(shape.lengthscale_of_each(X.shape[-1]).detach())
+    a = (X - origin).mul_(inverse.detach())
     square = torch.linalg.vecdot(a, a)
-    lost = torch.finfo(a.dtype).eps * 2.0 * square.max() > TOLERATED
-    return None if bool(lost) else _Rows(a, square)
+    lost = torch.finfo(a.dtype).eps * 2.0 * float(square.max()) > TOLERATED
+    return None if lost else _Rows(a, square)
 
 
-def _few_sets(K: Tensor) -> Iterator[slice]:
-    """List places in a batch of matrices that are made at a time: on a CPU few, else all."""
-    size = AT_ONCE // max(1, K[0].numel()) if K.device.type == "cpu" else len(K)
-    return (slice(i, i + max(1, size)) for i in range(0, len(K), max(1, size)))
+def _few_sets(X: Tensor) -> Iterator[slice]:
+    """List places in a batch of sets (B, q, d) that are worked on at a time: on a CPU few, else all."""
+    q, d = X.shape[-2:]
+    size = AT_ONCE // max(1, q * max(q, d)) if X.device.type == "cpu" else len(X)
+    return (slice(i, i + max(1, size)) for i in range(0, len(X), max(1, size)))
 
 
-def _square_between(left: _Rows, right: _Rows, out: Tensor) -> None:
-    """Put the squared distances of rows in each set there."""
+def _square_between(left: _Rows, right: _Rows) -> Tensor:
+    """The squared distances of rows in each set, at least the smallest normal number."""
     # Shrunk by a rounding error, so that equal rows get exactly 0.
-    shrink = 1.0 - (2.0 + math.sqrt(left.a.shape[-1])) * torch.finfo(out.dtype).eps
-    torch.add(left.square[..., :, None], right.square[..., None, :], out=out)
-    out.baddbmm_(left.a, right.a.mT, beta=shrink, alpha=-2.0).clamp_min_(0.0)
+    shrink = 1.0 - (2.0 + math.sqrt(left.a.shape[-1])) * torch.finfo(left.a.dtype).eps
+    mine, others = left.square[..., :, None], right.square[..., None, :]
+    if left.a.shape[-1] < WIDE:
+        square = (mine + others).baddbmm_(left.a, right.a.mT, beta=shrink, alpha=-2.0)
+    else:
+        square = linalg.product(left.a, right.a.mT)
+        torch.add(shrink * mine, square, alpha=-2.0, out=square).add_(shrink * others)
+    return at_least_normal_(square)
 
 
 def _by_column(M: Tensor, rows: Tensor, w: Tensor, p: Tensor) -> Tensor:
     """Σ_ij p_i M_ij w_j (a_ic − a_jc)² for every column c, over all sets; M is symmetric."""
-    right = torch.cat([w[..., None] * rows, w[..., None], p[..., None]], -1)
-    product = (right.mT @ M).mT  # short and wide: a third faster than long and narrow
-    Mw, Mp = product[..., -2], product[..., -1]
-    both = (p * Mw + w * Mp).reshape(1, -1) @ rows.square().reshape(-1, rows.shape[-1])
-    crossed = (product[..., :-2] * rows).reshape(-1, rows.shape[-1])
-    return (both - 2.0 * (p.reshape(1, -1) @ crossed))[0]
+    W = p[:, :, None] * w[:, None, :]
+    W.addcmul_(w[:, :, None], p[:, None, :]).mul_(M)
+    total = W.sum(-1)
+    W.diagonal(dim1=-2, dim2=-1).sub_(total)
+    return linalg.product(W, rows).mul_(rows).sum((0, 1)).neg_()

@@ -294,7 +294,8 @@ class OrderedRows:
     def points_at_once(self, k: int) -> int:
         """Return the number of points to work on at a time, with k neighbours each."""
         m = 0 if self.Lu is None else len(self.Lu)
-        return chunk_rows(4 * (k + 1) * (k + 1 + m) // 2, self.X.device)
+        matrices, coordinates = 2 * (k + 1) * (k + 1 + m), 2 * k * self.X.shape[-1]
+        return chunk_rows(max(matrices, coordinates), self.X.device)
 
     def sums(self, k: int) -> GlobalSums:
         """Σuuᵀ and Σut over all rows, each given its k nearest before it."""

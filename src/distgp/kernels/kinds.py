@@ -31,14 +31,14 @@ PER_NAT, ROOT3, ROOT5 = 1.0 / math.log(2.0), math.sqrt(3.0), math.sqrt(5.0)
 
 
 def root_(square: Tensor) -> Tensor:
-    """Replace r² by r.
+    """Replace r² by r; none may be less than the smallest normal number.
 
     PyTorch's roots and powers of e are those of Intel's library, which take twice as long on processors of
     others as r² · 1/r and powers of two, which are PyTorch's own; on Intel's, a third to half as long.
     """
     if square.device.type != "cpu" or not lapack.faster_here():
         return square.sqrt_()
-    return square.mul_(square.clamp_min(torch.finfo(square.dtype).tiny).rsqrt_())
+    return square.mul_(torch.rsqrt(square))
 
 
 def decay(r: Tensor, rate: float, out: Tensor | None = None) -> Tensor:
@@ -46,6 +46,18 @@ def decay(r: Tensor, rate: float, out: Tensor | None = None) -> Tensor:
     if r.device.type != "cpu" or not lapack.faster_here():
         return torch.mul(r, -rate, out=out).exp_()
     return torch.mul(r, -rate * PER_NAT, out=out).exp2_()
+
+
+def falling(square: Tensor, rate: float, out: Tensor | None = None) -> tuple[Tensor, float, Tensor]:
+    """Compute p, u and exp(−t), perhaps in `out`, with t = rate · r = u · p; r² stays as it is."""
+    if square.device.type != "cpu" or not lapack.faster_here():
+        r = square.sqrt()
+        return r, rate, torch.mul(r, -rate, out=out).exp_()
+    power = torch.rsqrt(square)
+    torch.addcmul(
+        square.new_zeros(()), square, power, value=-rate * PER_NAT, out=power
+    )  # in one pass
+    return power, -1.0 / PER_NAT, torch.exp2(power, out=out)
 
 
 class RBF(FixedShape):
@@ -144,9 +156,8 @@ class Matern32(FixedShape):
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
         """Compute (1 + t) exp(−t), and exp(−t) for its derivative."""
-        r = root_(square)
-        falling = decay(r, ROOT3, out=slope)
-        torch.add(r.new_ones(()), r, alpha=ROOT3, out=r).mul_(falling)
+        part, unit, fallen = falling(square, ROOT3, out=slope)
+        torch.add(square.new_ones(()), part, alpha=unit, out=square).mul_(fallen)
 
 
 class Matern52(FixedShape):
@@ -172,12 +183,13 @@ class Matern52(FixedShape):
 
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
         """Compute (1 + t + t²/3) exp(−t), and (1 + t) exp(−t) for its derivative."""
-        r = root_(square)
-        falling = decay(r, ROOT5)
-        first = torch.add(r.new_ones(()), r, alpha=ROOT5, out=slope)
-        torch.addcmul(first, r, r, value=5.0 / 3.0, out=square).mul_(falling)
+        part, unit, fallen = falling(square, ROOT5)
+        first = torch.add(
+            square.new_ones(()), part, alpha=unit, out=part if slope is None else slope
+        )
+        torch.add(first, square, alpha=5.0 / 3.0, out=square).mul_(fallen)
         if slope is not None:
-            slope.mul_(falling)
+            slope.mul_(fallen)
 
 
 class RationalQuadratic(Stationary):

@@ -46,7 +46,10 @@ class FixedShape(Stationary):
 
     @abstractmethod
     def shape_(self, square: Tensor, slope: Tensor | None) -> None:
-        """Replace r² by the shape; put its derivative in r² / `steepness` into `slope`, if there is one."""
+        """Replace r² by the shape; put its derivative in r² / `steepness` into `slope`, if there is one.
+
+        Each r² is a normal number: `at_least_normal_` has lifted those that are 0.
+        """
 
     def gram(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Compute shape(r²) for all pairs."""
@@ -95,6 +98,11 @@ class FixedShape(Stationary):
         return self.lengthscale_of_each(len(places(self.active_dims, X1.shape[-1])))
 
 
+def at_least_normal_(square: Tensor) -> Tensor:
+    """Lift squared distances that are 0, or less by rounding, to the smallest normal number."""
+    return square.clamp_min_(torch.finfo(square.dtype).tiny)
+
+
 def _blocks(K: Tensor) -> Iterator[tuple[slice, slice]]:
     """List places in a batch of matrices, and of rows in them, that are worked on at a time."""
     count, n1, n2 = K.shape
@@ -136,11 +144,11 @@ def _evaluated(
         _multiply(left[some, rows], right[some].mT, square)
         if sets:
             square.mul_(-2.0).add_(a[some, rows, None]).add_(b[some, None, :])
-        square.clamp_min_(0.0)
         if square is not block:
             block.copy_(square)
         if far:
-            block.copy_(by_differences(block, A[some, rows], B[some]))
+            block.copy_(by_differences(block.clamp_min_(0.0), A[some, rows], B[some]))
+        at_least_normal_(block)
         steep = None if slope is None else slope[some, rows]
         shape.shape_(block, steep)
         if variance is not None:

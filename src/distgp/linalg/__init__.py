@@ -28,6 +28,7 @@ from distgp.linalg.factors import (
     solve_lower,
     solve_upper,
 )
+from distgp.linalg.lapack import product
 from distgp.linalg.large import cholesky_, invert_
 from distgp.linalg.singular import least_squares, triangle, truncated_solve
 
@@ -35,5 +36,6 @@ __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
     "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
     "half_cholesky", "half_inverse", "invert_", "least_squares", "log_det", "minus_gram",
-    "pivoted_cholesky", "rounding_of", "solve_lower", "solve_upper", "triangle", "truncated_solve",
+    "pivoted_cholesky", "product", "rounding_of", "solve_lower", "solve_upper", "triangle",
+    "truncated_solve",
 ]  # fmt: skip

@@ -95,6 +95,9 @@ def cholesky(
         return _with_least_jitter(A, *factorised_in_blocks(A), name)
     if torch.is_grad_enabled() and A.requires_grad:
         return _Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
+    L = lapack.factors_of_batch(A)
+    if L is not None and succeeded(L):
+        return L
     if not lapack.serves(A, rows=A.shape[-1]):
         L, info = torch.linalg.cholesky_ex(A)
         return _with_least_jitter(A, L, info, name)
@@ -142,9 +145,11 @@ class _Cholesky(torch.autograd.Function):
         return 0.5 * (full + full.mT), None
 
 
-def succeeded(L: Tensor, info: Tensor) -> bool:
+def succeeded(L: Tensor, info: Tensor | None = None) -> bool:
     """Whether all factors of a batch are finite, and all pivots were positive."""
-    return not bool(info.any()) and bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1)).all())
+    if info is not None and bool(info.any()):
+        return False
+    return bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1)).all())
 
 
 def _with_least_jitter(A: Tensor, L: Tensor, info: Tensor, name: str) -> Tensor:

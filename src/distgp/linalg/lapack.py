@@ -24,6 +24,7 @@ from operator import mul
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,8 @@ BLOCK = 256
 """Rows of the blocks into which such a matrix is cut."""
 FEWEST_FLOPS = 5e7
 """Multiplications and additions that are worth waking other threads for: one to two milliseconds."""
+IN_BATCHES = range(16, 192)
+"""Rows of matrices in batches whose factors NumPy makes faster than PyTorch and than calls for each."""
 FEWEST_COLUMNS = 8
 """Right-hand sides that a solve is worth a call for."""
 _WIDTH = 8
@@ -181,9 +184,24 @@ def factorise_(A: Tensor) -> Tensor:
     """
     half, B = (_LOWER, A.mT) if in_columns(A) else (_UPPER, A)
     assert B.is_contiguous()
-    n = A.shape[-1]
-    info = _spread(partial(_factorise, n, half), _matrices(B), n**3 / 3, n >= DIVIDED)
+    n, matrices = A.shape[-1], _matrices(B)
+    if n < DIVIDED and (torch.get_num_threads() == 1 or n**3 / 3 * len(matrices) < FEWEST_FLOPS):
+        info = _factorise_in_turn(n, half, matrices)
+    else:
+        info = _spread(partial(_factorise, n, half), matrices, n**3 / 3, n >= DIVIDED)
     return torch.tensor(info, dtype=torch.int32).reshape(A.shape[:-2])
+
+
+def _factorise_in_turn(n: int, half: object, matrices: list[_Matrix]) -> list[int]:
+    """`_factor` of many small matrices: what is the same for all of them is made once."""
+    routine, info, found = _routine("cython_lapack", "dpotrf"), ctypes.c_int(0), list[int]()
+    assert routine is not None
+    order, steps, result = _int(n), {step: _int(step) for _, step in matrices}, ctypes.byref(info)
+    with blas_threads(1):
+        for address, step in matrices:
+            routine(half, order, address, steps[step], result)
+            found.append(info.value)
+    return found
 
 
 def _factorise(n: int, half: object, A: _Matrix, share: _Share) -> int:
@@ -210,6 +228,28 @@ def _factorise(n: int, half: object, A: _Matrix, share: _Share) -> int:
         share(right_of, parts)
         share(rest, parts[::-1])  # the largest first
     return 0
+
+
+def factors_of_batch(A: Tensor) -> Tensor | None:
+    """The lower Cholesky factors of small matrices (*batch, n, n) by NumPy, which loops over them in C.
+
+    None where others are faster, and where one of them is not positive definite.
+    """
+    if A.ndim < 3 or A.shape[-1] not in IN_BATCHES or not faster_here() or not _can_be_given(A):
+        return None
+    try:
+        with blas_threads(1):
+            return torch.from_numpy(np.linalg.cholesky(A.detach().numpy()))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """AB for batches of small matrices, (*batch, n, k) and (*batch, k, m)."""
+    if not faster_here() or not _can_be_given(A, B):
+        return A @ B
+    with blas_threads(1):
+        return torch.from_numpy(np.matmul(A.detach().numpy(), B.detach().numpy()))
 
 
 def invert_(L: Tensor) -> None:

@@ -122,9 +122,10 @@ def once(way: Aggregator, ensemble: Ensemble) -> tuple[float, Combined]:
 
 def page() -> None:
     rows = read_csv(RESULTS)
-    lines = [measured_with(rows), "", "| step | seconds | RMSE |", "| --- | --- | --- |"]
+    named = lambda row: "weights" if row["what"].startswith("weights") else ""  # noqa: E731
+    lines = [measured_with(rows, named), "", "| step | seconds | RMSE |", "| --- | --- | --- |"]
     for row in rows:
-        error = f"{float(row['rmse']):.4f}" if row["rmse"] else ""
+        error = f"{float(row['rmse']):.4f}" if row.get("rmse") else ""
         lines.append(f"| {row['what']} | {float(row['s']):.3g} | {error} |")
     table_in_page(PAGE, "gpu", lines)
 

@@ -433,6 +433,44 @@ def test_after_blocks_of_few_of_the_rows_nearest_rows_of_all_come_first(
     assert lost == ([False, True] if few else [True])
 
 
+def test_a_column_sets_rows_apart_only_where_rows_held_out_mind():
+    """The first column needs its short lengthscale; the second, which few rows have, means nothing."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(-1, 1, 500), rng.uniform(size=500) < 0.03])
+    y = np.sin(60 * X[:, 0]) + 0.05 * rng.normal(size=500)
+    shards = placed([Shard.of(torch.tensor(X), torch.tensor(y))])
+    start = Parameters.of(1.0 * Matern52([1.4, 1.4]), 0.01)
+    theta = Parameters.of(1.0 * Matern52([0.04, 0.004]), 0.0025)
+    learner, expert = learning.Learning(Fact(), start), ExactExpert()
+    assert [place for _, place in refinement.set_apart(theta, start)] == [0, 1]
+    found = learner._together(expert, shards, theta, learner._scored(expert, shards, theta))
+    assert found.kernel.parameters()["kernel.lengthscale"].tolist() == [0.04, 1.4]
+    near = Parameters.of(1.0 * Matern52([0.05, 0.05]), 0.0025)
+    assert learner._together(expert, shards, near, learner._scored(expert, shards, near)) is near
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_nearest_rows_begin_anew_where_columns_are_joined(few_are_refined, monkeypatch, joined):
+    large_from_50_rows(monkeypatch)
+    monkeypatch.setattr(learning, "SEEN", 0.0)
+    monkeypatch.setattr(learning, "score", lambda *given: Score(torch.zeros(9)))
+    told, known = noted_training(monkeypatch), []
+
+    def together(self, expert, shards, theta, best):
+        if not joined:
+            return theta
+        known.append(refinement.with_lengthscale(theta, self.start, "kernel.lengthscale", 1))
+        return known[0]
+
+    monkeypatch.setattr(learning.Learning, "_together", together)
+    DistributedGPRegressor(expert="exact", n_experts=1).fit(*make_data(310, d=2, noise=0.3))
+    steps = [(one[0].n_neighbors, one[2]) for one in told if one[0].name == "nearest"]
+    assert [k for k, _ in steps] == ([30, 64] if joined else [64])
+    if joined:
+        lengths = [one.kernel.parameters()["kernel.lengthscale"] for one in (known[0], steps[0][1])]
+        close(*lengths)
+
+
 @pytest.mark.parametrize("worse", [0.1, 0.01, math.nan])
 def test_what_all_rows_have_found_is_left_where_rows_held_out_are_clearly_worse(
     few_are_refined, monkeypatch, worse

@@ -196,7 +196,7 @@ def _of_some(
         R.masked_fill_(~(real[..., :, None] & real[..., None, :]), 0.0)
         ratio, y = torch.where(real, ratio, 1.0), torch.where(real, y, 0.0)
     R.diagonal(dim1=-2, dim2=-1).add_(ratio)
-    L = linalg.cholesky(R, "the covariance of a row and its neighbours")
+    L = linalg.many_cholesky(R, "the covariance of a row and its neighbours")
     u, s = linalg.solve_lower(L, y[..., None]), L[:, -1, -1]
     t = u[:, -1]
     value = 0.5 * torch.dot(t[:, 0], t[:, 0]) + s.log().sum()

@@ -22,6 +22,7 @@ from distgp.linalg.factors import (
     half_cholesky,
     half_inverse,
     log_det,
+    many_cholesky,
     minus_gram,
     pivoted_cholesky,
     rounding_of,
@@ -35,7 +36,8 @@ from distgp.linalg.singular import least_squares, triangle, truncated_solve
 __all__ = [
     "LARGEST_JITTER", "SILENT_JITTER", "JitterWarning", "NotPositiveDefiniteError", "add_diagonal",
     "broadcast", "cholesky", "cholesky_", "cholesky_inverse", "cholesky_solve", "clear_cholesky", "gram",
-    "half_cholesky", "half_inverse", "invert_", "least_squares", "log_det", "minus_gram",
+    "half_cholesky", "half_inverse", "invert_", "least_squares", "log_det", "many_cholesky",
+    "minus_gram",
     "pivoted_cholesky", "product", "rounding_of", "solve_lower", "solve_upper", "triangle",
     "truncated_solve",
 ]  # fmt: skip

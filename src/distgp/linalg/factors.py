@@ -95,9 +95,6 @@ def cholesky(
         return _with_least_jitter(A, *factorised_in_blocks(A), name)
     if torch.is_grad_enabled() and A.requires_grad:
         return _Cholesky.apply(A, name)  # pyright: ignore[reportReturnType]
-    L = lapack.factors_of_batch(A)
-    if L is not None and succeeded(L):
-        return L
     if not lapack.serves(A, rows=A.shape[-1]):
         L, info = torch.linalg.cholesky_ex(A)
         return _with_least_jitter(A, L, info, name)
@@ -109,6 +106,12 @@ def cholesky(
         upper = L.triu(1)
         A = add_diagonal(upper + upper.mT, diagonal)
     return _with_least_jitter(A, L.tril_(), info, name)
+
+
+def many_cholesky(A: Tensor, name: str) -> Tensor:
+    """`cholesky` of many small matrices, perhaps with other rounding errors than each by itself has."""
+    L = None if torch.is_grad_enabled() and A.requires_grad else lapack.factors_of_batch(A)
+    return L if L is not None and succeeded(L) else cholesky(A, name)
 
 
 def half_cholesky(A: Tensor, again: Callable[[], Tensor], name: str) -> Tensor:

@@ -45,7 +45,6 @@ QUESTIONS = (
         "How many rows are there?",
         (
             ("as many as memory\nholds", "nothing"),
-            ("up to 1,500, and\nno time for trials", 'expert="exact", n_experts=1'),
             ("more than memory\nholds", 'engine="ray"  and\ngp.fit_parquet("rows/", target="y")'),
         ),
     ),

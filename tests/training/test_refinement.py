@@ -528,6 +528,29 @@ def test_still_more_neighbours_are_tried_where_the_last_ones_were_clearly_worth_
     assert [k for k in dict.fromkeys(numbers) if k > 30] == tried
 
 
+@pytest.mark.parametrize(("worst", "kept"), [(0.0, True), (-250.0, False)])
+def test_more_neighbours_that_predict_a_row_far_worse_are_not_kept(
+    worst, kept, few_are_refined, monkeypatch
+):
+    """The gain is 0.1 for all rows but one of 3,000; with that one it is 0.02, and doubtful."""
+    spread = torch.linspace(-1.0, 1.0, 3_000, dtype=torch.float64)
+    gain = torch.full_like(spread, 0.1)
+    gain[7] = worst
+    scores = iter([Score(spread), *[Score(spread + gain)] * 3])
+    monkeypatch.setattr(learning, "score", lambda *given: next(scores))
+    ends, train = {}, learning.train
+
+    def noted(algorithm, *given, **options):
+        found = train(algorithm, *given, **options)
+        ends.setdefault(algorithm.n_neighbors, found)
+        return found
+
+    monkeypatch.setattr(learning, "train", noted)
+    gp = nearest(*make_data(150, noise=0.3))
+    assert float(gain.mean()) > 0.0 and (128 in ends) is kept
+    assert gp.training_.parameters is (ends[64] if kept else ends[30]).parameters
+
+
 def rows_of_training(monkeypatch):
     """The rows, bounds and start of every training from now on."""
     told, train = [], learning.train

@@ -182,20 +182,11 @@ def products(*shapes: tuple[int, int, int]) -> Callable[[], object]:
     return lambda: [a @ b for a, b in pairs]
 
 
-def library(
-    *steps: Callable[[], object], exponentials: int, at_once: int = 2**17
-) -> Callable[[], object]:
-    """Routines of the library, and exponentials of so many numbers, a cacheful at a time."""
-    values, turns = torch.rand(at_once, dtype=torch.float64).neg_(), exponentials // at_once
+def exponentials(count: int, at_once: int = 2**17) -> Callable[[], object]:
+    """Exponentials of so many numbers, a cacheful at a time."""
+    values, turns = torch.rand(at_once, dtype=torch.float64).neg_(), count // at_once
     out = torch.empty_like(values)
-
-    def run() -> None:
-        for step in steps:
-            step()
-        for _ in range(turns):
-            torch.exp(values, out=out)
-
-    return run
+    return lambda: [torch.exp(values, out=out) for _ in range(turns)]
 
 
 def factors(batch: int, n: int) -> tuple[Callable[[], object], Tensor]:
@@ -205,9 +196,10 @@ def factors(batch: int, n: int) -> tuple[Callable[[], object], Tensor]:
     return lambda: linalg.half_inverse(linalg.cholesky(K)), linalg.cholesky(K)
 
 
-def works() -> dict[str, tuple[dict[str, Work], Callable[[], object], Callable[[], object], float]]:
-    """For each piece of work those who do it, its floor, what of it the library does, and the relative
-    difference allowed.
+def works() -> dict[str, tuple[dict[str, Work], dict[str, Callable[[], object]], float]]:
+    """For each piece of work those who do it, its parts, and the relative difference allowed.
+
+    The parts are the products that are its floor, and what PyTorch's routines and exponentials are of it.
     """
     theta8 = Parameters.of(VARIANCE * distgp.RBF([LENGTHSCALE] * 8), NOISE)
     one, many, points = problem(2000, 8), problem(10_000, 8), problem(2500, 8, seed=1).X
@@ -244,23 +236,17 @@ def works() -> dict[str, tuple[dict[str, Work], Callable[[], object], Callable[[
         torch.rand(500, 2500, dtype=torch.float64),
     )
     (step2, _), (step3, L) = factors(1, 2000), factors(20, 500)
+    solves = lambda: [linalg.solve_lower(one, right) for one in L]  # noqa: E731
+    sizes = {"W2": (1000, 2000, 2000), "W3": (250, 500, 500), "W4": (250, 2500, 500)}
+    floors = {name: products(*[size] * (1 if name == "W2" else 20)) for name, size in sizes.items()}
     return {
-        "W1": (w1, thrice, library(thrice, exponentials=10_000 * 128), 1e-5),
-        "W2": (w2, products((1000, 2000, 2000)), library(step2, exponentials=2000**2 // 2), 1e-10),
-        "W3": (
-            w3,
-            products(*[(250, 500, 500)] * 20),
-            library(step3, exponentials=20 * 500**2),
-            1e-10,
-        ),
-        "W4": (
-            w4,
-            products(*[(250, 2500, 500)] * 20),
-            library(
-                lambda: [linalg.solve_lower(one, right) for one in L], exponentials=20 * 500 * 2500
-            ),
-            1e-10,
-        ),
+        name: (runs, {"floor": floor, "routines": routines, "exp": exponentials(count)}, allowed)
+        for name, runs, floor, routines, count, allowed in (
+            ("W1", w1, thrice, thrice, 10_000 * 128, 1e-5),
+            ("W2", w2, floors["W2"], step2, 2000**2 // 2, 1e-10),
+            ("W3", w3, floors["W3"], step3, 20 * 500**2, 1e-10),
+            ("W4", w4, floors["W4"], solves, 20 * 500 * 2500, 1e-10),
+        )
     }
 
 
@@ -278,7 +264,7 @@ def measured(runs: Mapping[str, Callable[[], object]], turns: int) -> dict[str, 
 
 def compared(turns: int, only: str) -> list[dict[str, object]]:
     rows = []
-    for name, (runs, floor, routines, allowed) in works().items():
+    for name, (runs, parts, allowed) in works().items():
         if name not in only.split(","):
             continue
         ours = runs["distgp"]()
@@ -286,8 +272,9 @@ def compared(turns: int, only: str) -> list[dict[str, object]]:
             value = run()
             if abs(value - ours) > allowed * abs(ours):
                 raise SystemExit(f"{name}: distgp found {ours!r}, {peer_name} {value!r}")
-        times = measured({**runs, "floor": floor, "library": routines}, turns)
-        bottom, others, mine = times.pop("floor"), times.pop("library"), times["distgp"]
+        times = measured({**runs, **parts}, turns)
+        bottom, routines, powers = (times.pop(part) for part in parts)
+        mine = times["distgp"]
         best = min(taken for peer_name, taken in times.items() if peer_name != "distgp")
         torch_s = min(taken for who, taken in times.items() if who.startswith("GPyTorch"))
         rows.append(
@@ -299,7 +286,8 @@ def compared(turns: int, only: str) -> list[dict[str, object]]:
                 "ratio": f"{mine / best:.3f}",
                 "floor_s": f"{bottom:.4f}",
                 "times_floor": f"{mine / bottom:.2f}",
-                "library_s": f"{others:.4f}",
+                "library_s": f"{routines + powers:.4f}",
+                "exp_s": f"{powers:.4f}",
                 "all": " ".join(f"{who}={taken:.4f}" for who, taken in times.items()),
             }
         )
@@ -316,13 +304,15 @@ TITLES = {
 
 
 def page_table(rows: list[dict[str, str]], others: list[dict[str, str]]) -> list[str]:
-    """The table of a page: seconds; here and on another processor ratios and the part of the library."""
+    """The table of a page: seconds; here and on another processor ratios and the parts of the library."""
     second = {row["work"]: row for row in others}
     last = measured_with(others).removeprefix("Measured with ")
 
     def shares(row: dict[str, str]) -> str:
-        library = 100 * float(row["library_s"]) / float(row["distgp_s"])
-        return f"{row['ratio']} | {library:.0f} %"
+        powers, both = (float(row.get(name) or 0) for name in ("exp_s", "library_s"))
+        found = [100 * value / float(row["distgp_s"]) for value in (both - powers, powers)]
+        each = " + ".join(f"{share:.0f} %" for share in found if share)
+        return f"{row['ratio']} | {each}"
 
     return [
         f"{measured_with(rows)} The last two columns: {last}",

@@ -340,6 +340,7 @@ def test_a_baseline_that_beats_a_way_that_was_taken_at_once_is_told(monkeypatch)
     assert "held out" not in text and "candidate" not in text and "mean='linear'" in text
     # Measured by its nearest rows, as it is where leaving out all in turn costs much, it is worse.
     monkeypatch.setattr("distgp.selection.alone.MEASURING", 0.0)
+    monkeypatch.setattr("distgp.selection.alone.EXACT_ALONE", 500)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ChoiceWarning)
         gp = DistributedGPRegressor().fit(X, y)
@@ -1057,3 +1058,31 @@ def test_a_time_limit_changes_nothing_up_to_so_many_rows_and_says_so():
     np.testing.assert_array_equal(*(gp.predict(X[:20]) for gp in gps))
     told = " ".join((DistributedGPRegressor.__doc__ or "").split())
     assert "Up to 1,500 rows it changes nothing" in told and EXACT_ALONE == 1_500
+
+
+@pytest.mark.parametrize("calibrate", [None, "conformal"])
+def test_few_rows_of_a_file_are_measured_as_those_in_memory_are(tmp_path, calibrate):
+    X, y = smooth(260)
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(tmp_path / "rows.parquet")
+    gp = DistributedGPRegressor(n_iter=10, calibrate=calibrate)
+    table = gp.fit_parquet(tmp_path / "rows.parquet", "y").choice_
+    assert table.validation == "one by one" and table.best.name == "exact GP"
+    assert table.held_out == table.rows == gp.experts_.row_count() < 261
+    if calibrate is None:
+        other = DistributedGPRegressor(n_iter=10).fit(X, y).choice_
+        figures = [
+            {t.name: (t.rmse, t.nlpd, t.cover) for t in one.trials} for one in (table, other)
+        ]
+        for name, values in figures[0].items():
+            assert values == pytest.approx(figures[1][name], rel=1e-3), name
+
+
+def test_every_observation_of_the_same_inputs_is_predicted_from_the_others():
+    """Ten observations at each of 30 inputs: the mean of ten would have a third of their error."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.uniform(-2, 2, size=(30, 1)), 10, axis=0)
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=300)
+    with pytest.warns(RepeatsWarning):
+        gp = DistributedGPRegressor().fit(X, y)
+    assert gp.choice_.held_out == 300 and gp.choice_.best.rmse == pytest.approx(0.3, rel=0.2)
+    assert 0.85 < gp.choice_.best.cover < 0.95

@@ -217,7 +217,7 @@ class DistributedGPRegressor(RegressorMixin, ModelMixin):
     cv_results_ : dict
         With n_experts="cv", the NLPD (mean negative log predictive density) of each candidate.
     choice_ : Choice or None
-        The candidates that "auto" measured and two baselines, with RMSE, NLPD, the share of rows inside
+        What "auto" measured or took at once, and two baselines, with RMSE, NLPD, the share of rows inside
         90 % intervals, and seconds; print it as a table. None where nothing was measured.
     settled_ : dict of str to object
         The parameters that "auto" chose, by name.

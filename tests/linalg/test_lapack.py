@@ -132,9 +132,11 @@ def test_factors_of_a_batch_are_pytorch_s_whatever_is_above_the_diagonal(monkeyp
     expected, nan = torch.linalg.cholesky(K), torch.full((n, n), torch.nan, dtype=FLOAT).triu(1)
     for given in (K, K + nan, K.mT.contiguous().mT, K.requires_grad_()):
         with torch.no_grad():
-            found = linalg.cholesky(given)
-        close(found, expected, rtol=1e-11, atol=1e-11)
-        assert not found.triu(1).any()
+            every = [linalg.cholesky(given), linalg.many_cholesky(given, "")]
+            every += [L] if (L := lapack.factors_of_batch(given.detach())) is not None else []
+        for found in every:
+            close(found, expected, rtol=1e-11, atol=1e-11)
+            assert not found.triu(1).any()
         assert (lapack.factors_of_batch(K.detach()) is None) == (n not in lapack.IN_BATCHES)
 
 
@@ -143,19 +145,19 @@ def test_one_singular_matrix_of_a_batch_gets_jitter_as_from_pytorch(monkeypatch,
     K, found = spd(n, 4), []
     K[1, n - 5, n - 5] = -1.0
     with pytest.raises(linalg.NotPositiveDefiniteError, match="not positive definite"):
-        linalg.cholesky(K)
+        linalg.many_cholesky(K, "a batch")
     A = inputs(n, 3)
     K[1] = A @ A.mT  # of rank three
     for here in (True, False):
         monkeypatch.setattr(lapack, "faster_here", lambda here=here: here)
-        L = linalg.cholesky(K)
+        L = linalg.many_cholesky(K, "a batch")
         found.append(L @ L.mT)
     assert lapack.factors_of_batch(K) is None
     close(found[0], found[1], rtol=0, atol=1e-12)
     K[2, 3, 3] = torch.nan
     monkeypatch.setattr(lapack, "faster_here", lambda: True)
     with pytest.raises(linalg.NotPositiveDefiniteError, match="NaN"):
-        linalg.cholesky(K)
+        linalg.many_cholesky(K, "a batch")
 
 
 @pytest.mark.usefixtures("_threads")

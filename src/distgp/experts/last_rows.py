@@ -139,7 +139,7 @@ def _lower(found: Shaped, rows: _Rows) -> Tensor:
 
 
 def _few_tiles(whole: Tensor) -> Iterator[slice]:
-    """List places in a batch of tiles that are made at a time."""
+    """List places in a batch of tiles that are made at a time: four of them are in the cache at once."""
     size = max(1, AT_ONCE // (4 * whole[0].numel()))
     return (slice(i, i + size) for i in range(0, len(whole), size))
 

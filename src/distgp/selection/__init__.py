@@ -24,7 +24,7 @@ from distgp.diagnostics import calibration, metrics
 from distgp.engines import Engine
 from distgp.file_rows import FileRows
 from distgp.model import Model, TargetModel
-from distgp.pipeline import fit, place, transformed
+from distgp.pipeline import Placed, fit, place, transformed
 from distgp.plan import TIME_LIMIT, Plan
 from distgp.predicting import calibrated, predict_gaussian
 from distgp.selection import logarithms
@@ -140,12 +140,7 @@ def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
     if at_once:  # its figures come with the fit
         seconds = time.perf_counter() - begin
-        folds = _folds(rows.X, plan.seed, FOLDS)
-        alone = measured_one_by_one(chosen, rows, placed, model, seconds, folds)
-        choice = alone.choice
-        if plan.verbose:
-            print(choice, file=sys.stderr)
-        _warn(plan, rows, choice, alone.residuals, alone.comparable)
+        choice = _figures(plan, chosen, rows, np.arange(len(rows)), placed, model, seconds)
     if (at_once or choice is None) and _in_folds(chosen, rows):
         folds = _folds(rows.X, plan.seed, FOLDS)
         check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
@@ -168,21 +163,48 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
 
 
 def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
-    choice, settled, transforms, held = None, {}, (None,), None
+    choice, settled, transforms, held, some, numbers = None, {}, (None,), None, None, np.arange(0)
     if plan.measures or plan.target_transform is not None or plan.calibrate is not None:
-        some, held, rows = _sampled(plan, rows)
+        some, numbers, held, rows = _sampled(plan, rows)
         plan = replace(plan, schema=some.schema).settled({}, rows.n)
         some, transforms = transformed(plan, some)
         plan, choice, settled = select(plan, some)
     with _reached(choice, settled):
-        plan, placed = rows.place(plan, *transforms)
+        (plan, placed), begin = rows.place(plan, *transforms), time.perf_counter()
         model = placed.with_inputs(fit(plan, placed), plan)
-    if choice is None and plan.algorithm is not None:
+    if choice is None and settled and some is not None:
+        seconds = time.perf_counter() - begin
+        choice = _figures(plan, plan, some, numbers, placed, model, seconds)
+        if _in_folds(plan, some):
+            folds = _folds(some.X, plan.seed, FOLDS)
+            check_few_rows(plan, some, model, folds, 0 if held is None else len(held))
+    elif choice is None and plan.algorithm is not None:
         d = len(placed.schema.places)
         warn_of_hardly_any_rows(model.targets[0].ensemble.row_count(), d, _least_to_measure(d))
     if held is not None:
         model = _calibrated(plan, model, held, choice)
     return Fitted(model, placed.engine, choice, settled)
+
+
+def _figures(
+    plan: Plan,
+    chosen: Plan,
+    rows: Rows,
+    numbers: np.ndarray,
+    placed: Placed,
+    model: Model[TargetModel],
+    seconds: float,
+) -> Choice:
+    """Measure a way to fit that was taken at once, and warn of what is doubtful.
+
+    `numbers` are those that the placed rows have, in ascending order.
+    """
+    folds = _folds(rows.X, plan.seed, FOLDS)
+    alone = measured_one_by_one(chosen, rows, numbers, placed, model, seconds, folds)
+    if plan.verbose:
+        print(alone.choice, file=sys.stderr)
+    _warn(plan, rows, alone.choice, alone.residuals, alone.comparable)
+    return alone.choice
 
 
 @contextmanager
@@ -205,9 +227,10 @@ def _calibrated(
     return model
 
 
-def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:
+def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, np.ndarray, Rows | None, FileRows]:
     """Draw a sample of rows that workers read, hold out a part to calibrate on, and tell which are left.
 
+    With the sample come the numbers of its rows in the files.
     Of rows in the order of time the last are held out; else with a row all others with the same inputs.
     """
     last = plan.calibrate == "conformal" and plan.validation == "last"
@@ -216,14 +239,15 @@ def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:
     some = found.rows
     warn_of_repeats_in_files(plan, found.copies, rows.n)
     if plan.calibrate is None:
-        return some, None, rows
+        return some, found.numbers, None, rows
     if last:
         test = found.numbers >= rows.n - end
         left = replace(rows, files=rows.files.first(rows.n - end))
     else:
         test = np.isin(np.arange(len(some)), _calibration_rows(plan, some)[1])
         left = replace(rows, left_out=found.left_out(test))
-    return some.take(np.flatnonzero(~test)), some.take(np.flatnonzero(test)), left
+    kept, held = np.flatnonzero(~test), np.flatnonzero(test)
+    return some.take(kept), found.numbers[kept], some.take(held), left
 
 
 def _reached(choice: Choice | None, settled: dict[str, object]) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ from distgp.model import Model, TargetModel
 from distgp.pipeline import Placed, fit, place
 from distgp.plan import Plan
 from distgp.predicting import predict_gaussian
-from distgp.selection.candidates import name_of
+from distgp.selection.candidates import EXACT_ALONE, name_of
 from distgp.selection.residuals import Residuals, warn_of_few_rows
 from distgp.selection.trials import (
     Choice,
@@ -29,7 +29,7 @@ from distgp.selection.trials import (
     measure,
     scored,
 )
-from distgp.training.refinement import from_nearest_others, left_out
+from distgp.training.refinement import each_left_out, from_nearest_others
 
 MEASURED = 2_000
 """Rows that baselines are measured on."""
@@ -53,6 +53,7 @@ class Alone(NamedTuple):
 def measured_one_by_one(
     plan: Plan,
     rows: Rows,
+    numbers: np.ndarray,
     placed: Placed,
     model: Model[TargetModel],
     seconds: float,
@@ -63,13 +64,12 @@ def measured_one_by_one(
     One exact GP leaves out every row in turn, if that costs little, and baselines predict the same rows in
     folds: these learn from fewer rows, and θ from all, so that what is unfair is in favour of the GP. Else
     rows are drawn, and each is predicted from its nearest others, which is worse than the model is, with
-    many columns far worse.
+    many columns far worse. `numbers` are those that the placed rows have, in ascending order.
     """
     doing("predicting rows from the others")
-    cheap = cost_of_objective(len(rows), rows.X.shape[1], plan.like).seconds
-    every = not plan.kind.joins_rows and cheap <= MEASURING * plan.time_limit
+    every = not plan.kind.joins_rows and _affordable(plan, rows)
     columns = range(len(model.targets))
-    parts = [_predicted(plan, rows, placed, model, column, every) for column in columns]
+    parts = [_predicted(plan, rows, numbers, placed, model, column, every) for column in columns]
     places, every = parts[0].places, all(part.from_all for part in parts)
     y, mean, std = (np.stack(kind, -1) for kind in list(zip(*parts, strict=True))[2:])
     trial = scored(name_of(plan), y, mean, std, seconds)
@@ -78,6 +78,14 @@ def measured_one_by_one(
     others = baselines(rows, measured, plan.seed)
     choice = Choice.of("one by one", len(rows), [trial], others, len(y))
     return Alone(choice, Residuals.of(places, y, mean, std), every)
+
+
+def _affordable(plan: Plan, rows: Rows) -> bool:
+    """Whether it costs little to leave out every row in turn."""
+    if len(rows) <= EXACT_ALONE:
+        return True
+    cost = cost_of_objective(len(rows), rows.X.shape[1], plan.like)
+    return cost.seconds <= MEASURING * plan.time_limit
 
 
 def check_few_rows(
@@ -123,17 +131,23 @@ class _Predicted(NamedTuple):
 
 
 def _predicted(
-    plan: Plan, rows: Rows, placed: Placed, model: Model[TargetModel], column: int, every: bool
+    plan: Plan,
+    rows: Rows,
+    numbers: np.ndarray,
+    placed: Placed,
+    model: Model[TargetModel],
+    column: int,
+    every: bool,
 ) -> _Predicted:
     """Predict rows without themselves, every one of them where that costs little."""
     shards, target = placed.of_target(column), model.targets[column]
     theta, some, found = target.parameters, None, None
     if every:
-        some, found = shards.on_first(left_out, plan.kind, theta)
+        some, found = shards.on_first(each_left_out, plan.kind, theta)
     from_all = found is not None
     if some is None or found is None:
         some, found = from_nearest_others(theta, shards, plan.seed)
-    places = some.rows.cpu().numpy()
+    places = np.searchsorted(numbers, some.rows.cpu().numpy())
     X = rows.X[places]
     return _Predicted(
         from_all, places, target.scaling.mean(some.y, X), *_in_units(target, found, X)

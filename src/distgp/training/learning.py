@@ -30,7 +30,7 @@ from distgp.training.refinement import (
     score,
     set_apart,
     tells_little,
-    with_lengthscale,
+    with_lengthscales_back,
     with_noise_allowed,
     within_reach,
 )
@@ -46,6 +46,8 @@ LARGEST_PART = 0.25
 """The part of its rows that one large expert learns from first, at most, for blocks to be worth it."""
 MOST_BLOCKS = 4
 """Blocks of rows that one large expert learns from, at most."""
+MOST_APART = 8
+"""Lengthscales, at most, that are tried to be longer."""
 SEEN = 0.5
 """The part of the rows in blocks below which nearest rows among all of them may tell more."""
 MANY = 1.5
@@ -410,13 +412,16 @@ class Learning:
 
         With a very short lengthscale rows with different values in a column say nothing of each other.
         Where few rows have such a value, the likelihood hardly minds, and gives no way back; but a row to
-        predict then has those few alone to go by.
+        predict then has those few alone to go by. All are tried at once, and then one by one.
         """
-        for name, place in set_apart(theta, self.start):
-            longer = with_lengthscale(theta, self.start, name, place)
+        apart = set_apart(theta, self.start)[:MOST_APART]
+        for which in ([apart] if len(apart) > 1 else []) + [[one] for one in apart]:
+            longer = with_lengthscales_back(theta, self.start, which)
             found = self._scored(expert, shards, longer)
-            if not best.beats(found, ERRORS):
+            if bool(torch.isfinite(found.densities).all()) and not best.beats(found, ERRORS):
                 theta, best = longer, found
+                if which == apart:
+                    break
         return theta
 
     def _scored(

@@ -36,6 +36,8 @@ GIVEN = 128
 """Nearest rows that each of them is predicted from."""
 ERRORS = 2.0
 """Standard errors by which the mean log density must be better where a bound is lifted."""
+MORE_SCATTER = 2.0
+"""How many times more densities may scatter where a gain on average is not clear."""
 LOST = 10.0
 """A lengthscale that is so many times longer than it started has left the kernel."""
 APART = 30.0
@@ -148,9 +150,12 @@ class Score(NamedTuple):
         return mean > errors * _error(gain)
 
     def safely_beats(self, other: Score) -> bool:
-        """Whether rows are predicted better on average, and by more than the scatter that it brings."""
-        risk = ERRORS * (_error(self.densities) - _error(other.densities))
-        return self.beats(other, 0.0) and float((self.densities - other.densities).mean()) > risk
+        """Whether rows are predicted better on average, and their densities scatter hardly more.
+
+        Where a few rows are predicted far worse, rows to predict may be among many more of that kind.
+        """
+        safe = _error(self.densities) <= MORE_SCATTER * _error(other.densities)
+        return safe and self.beats(other, 0.0)
 
 
 def _error(values: Tensor) -> float:
@@ -256,11 +261,15 @@ def set_apart(theta: Parameters, start: Parameters) -> list[tuple[str, int]]:
     ]
 
 
-def with_lengthscale(theta: Parameters, start: Parameters, name: str, place: int) -> Parameters:
-    """Put one lengthscale back to where it started."""
-    value = theta.kernel.parameters()[name].clone()
-    value.view(-1)[place] = start.kernel.parameters()[name].flatten()[place]
-    return replace(theta, kernel=theta.kernel.with_parameters({name: value}))
+def with_lengthscales_back(
+    theta: Parameters, start: Parameters, which: Sequence[tuple[str, int]]
+) -> Parameters:
+    """Put some lengthscales, by name and place, back to where they started."""
+    values, first = theta.kernel.parameters(), start.kernel.parameters()
+    back = {name: values[name].clone() for name, _ in which}
+    for name, place in which:
+        back[name].view(-1)[place] = first[name].flatten()[place]
+    return replace(theta, kernel=theta.kernel.with_parameters(back))
 
 
 def within_reach(theta: Parameters, start: Parameters, shards: Placement[Shard]) -> Parameters:
@@ -298,10 +307,29 @@ def left_out(
 
     Returns these rows and their predictions; nothing where that costs too much.
     """
-    rows = merged(batch[0].without_padding())
+    rows, _ = merged(batch[0].without_padding())
     with torch.no_grad():
         found = expert.leave_one_out(theta, rows)
     return (None, None) if found is None else (rows, found)
+
+
+@travels("predictions", theta="parameters")
+def each_left_out(
+    batch: Shard, expert: Expert, theta: Parameters
+) -> tuple[Shard, Prediction] | tuple[None, None]:
+    """Predict each observation of the only shard from all rows with other inputs.
+
+    Returns all rows and their predictions; nothing where that costs too much.
+    """
+    rows = batch[0].without_padding()
+    one, group = merged(rows)
+    with torch.no_grad():
+        found = expert.leave_one_out(theta, one)
+    if found is None:
+        return None, None
+    latent = found.variance - noise_of_rows(one, theta.noise)
+    own = noise_of_rows(rows, theta.noise)
+    return rows, Prediction(found.mean[group], latent[group].clamp_min_(0.0) + own)
 
 
 @travels("predictions", theta="parameters")
@@ -311,21 +339,21 @@ def left_out_densities(batch: Shard, expert: Expert, theta: Parameters) -> Tenso
     return None if rows is None or found is None else found.log_density(rows.y)
 
 
-def merged(rows: Shard) -> Shard:
+def merged(rows: Shard) -> tuple[Shard, Tensor]:
     """Make one row of those with the same inputs, which says of f what they say together.
 
     Rows with noise variances σ²v are one row with their mean target, weighted by 1/v, and with the noise
-    variance σ²/Σ(1/v).
+    variance σ²/Σ(1/v). With them comes the place of each row among the merged ones.
     """
     X, group = rows.X.unique(dim=0, return_inverse=True)
     factor = noise_factor(rows)
     if len(X) == rows.n:
-        return rows
+        return rows, torch.arange(rows.n, device=X.device)
     share = torch.ones_like(rows.y) if factor is None else 1.0 / factor
     total = X.new_zeros(len(X)).index_add_(0, group, share)
     y = X.new_zeros(len(X)).index_add_(0, group, share * rows.y) / total
     first = rows.rows.new_full((len(X),), rows.n).scatter_reduce_(0, group, rows.rows, "amin")
-    return Shard(X, y, first, noise=1.0 / total)
+    return Shard(X, y, first, noise=1.0 / total), group
 
 
 def tells_little(found: TrainingResult, shards: Placement[Shard]) -> bool:

@@ -414,7 +414,16 @@ CHOSEN = Trial("nearest rows", 1.0, 0.41, 0.9, 0.1, chosen=True)
         ),
         (
             choice("one by one", replace(CHOSEN, name="exact GP")),
-            "One exact GP of all rows was taken: it fits into the time and memory.",
+            "One exact GP of all rows was taken: it fits into the time and memory. NLPD 0.41.",
+        ),
+        (
+            choice(
+                "one by one",
+                replace(CHOSEN, name="exact GP"),
+                Trial("ridge regression", 1.0, 0.6, 0.9, 0.1, baseline=True),
+            ),
+            "One exact GP of all rows was taken: it fits into the time and memory. NLPD 0.41, against "
+            "0.60 for ridge regression.",
         ),
         (
             choice("last", CHOSEN, Trial("ridge regression", 1.0, 0.6, 0.9, 0.1, baseline=True)),
@@ -425,7 +434,7 @@ CHOSEN = Trial("nearest rows", 1.0, 0.41, 0.9, 0.1, chosen=True)
             "Nearest rows were taken: NLPD 0.41 on 2,000 rows held out.",
         ),
     ],
-    ids=["against another", "not clearly better", "at once", "against a baseline", "an error"],
+    ids=["against another", "not clearly better", "at once", "at once beside a baseline", "against a baseline", "an error"],
 )  # fmt: skip
 def test_the_choice_is_said_in_a_sentence(made, wanted, rows):
     assert why(made) == wanted

@@ -31,7 +31,9 @@ def why(choice: Choice) -> str:
     begin = f"{name[0].upper()}{name[1:]} {plural} taken"
     if choice.validation == "one by one":
         fit = "they fit" if plural == "were" else "it fits"
-        return f"{begin}: {fit} into the time and memory."
+        beside = [f", against {t.nlpd:.2f} for {t.name}" for t in choice.trials if t.baseline][:1]
+        figure = f"NLPD {best.nlpd:.2f}{''.join(beside)}"
+        return f"{begin}: {fit} into the time and memory. {figure}."
     figure = f"{begin}: NLPD {best.nlpd:.2f} {at}"
     others = [one for one in choice.trials if not one.error and one is not best]
     if not others:

@@ -434,7 +434,7 @@ CHOSEN = Trial("nearest rows", 1.0, 0.41, 0.9, 0.1, chosen=True)
             "Nearest rows were taken: NLPD 0.41 on 2,000 rows held out.",
         ),
     ],
-    ids=["against another", "not clearly better", "at once", "at once beside a baseline", "against a baseline", "an error"],
+    ids=["another", "not clearly better", "at once", "at once, baseline", "a baseline", "an error"],
 )  # fmt: skip
 def test_the_choice_is_said_in_a_sentence(made, wanted, rows):
     assert why(made) == wanted

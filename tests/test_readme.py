@@ -9,6 +9,7 @@ import defaults
 import exact
 import few_rows
 import first_minute
+import gpu
 import growth
 import home
 import intervals
@@ -22,7 +23,6 @@ import uci
 from matplotlib import pyplot as plt
 from others import boosting, boosting_with_spreads, figures, with_one_spread
 
-import gpu
 from experiments.datasets import TASKS
 
 README = Path(__file__).parent.parent / "README.md"

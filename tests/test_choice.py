@@ -816,11 +816,16 @@ def test_few_rows_take_one_exact_gp_at_once_and_tell_its_figures(n, monkeypatch)
 @pytest.mark.parametrize(("n", "d", "told"), [(220, 60, True), (220, 2, False)])
 def test_few_rows_that_are_taken_at_once_are_measured_in_folds_too(n, d, told, monkeypatch):
     """Rows that are left out one by one had their say in the hyperparameters."""
-    seen = []
-    monkeypatch.setattr(selection, "check_few_rows", lambda *given: seen.append(given))
+    seen, figures = [], Trial("", 9.0, 8.0, 0.7, 0.1)
+    monkeypatch.setattr(selection, "check_few_rows", lambda *given: seen.append(given) or figures)
     rng = np.random.default_rng(0)
-    DistributedGPRegressor().fit(rng.normal(size=(n, d)), rng.normal(size=n))
-    assert bool(seen) is told
+    X = rng.normal(size=(n, d))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChoiceWarning)
+        choice = DistributedGPRegressor().fit(X, X[:, 0] + 0.3 * rng.normal(size=n)).choice_
+    assert bool(seen) is told and (choice.best.nlpd == 8.0) is told
+    assert choice.validation == ("random" if told else "one by one") and choice.held_out == n
+    assert choice.best.name == "exact GP" and choice.rows == (176 if told else n)
 
 
 def narrow(n, d, seed):

@@ -140,8 +140,9 @@ def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
     if at_once:  # its figures come with the fit
         seconds = time.perf_counter() - begin
-        choice = _figures(plan, chosen, rows, np.arange(len(rows)), placed, model, seconds)
-    if (at_once or choice is None) and _in_folds(chosen, rows):
+        numbers, calibrating = np.arange(len(rows)), 0 if held is None else len(held)
+        choice = _figures(chosen, rows, numbers, placed, model, seconds, calibrating)
+    elif choice is None and _in_folds(chosen, rows):
         folds = _folds(rows.X, plan.seed, FOLDS)
         check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
     elif choice is None and chosen.algorithm is not None:
@@ -174,10 +175,8 @@ def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
         model = placed.with_inputs(fit(plan, placed), plan)
     if choice is None and settled and some is not None:
         seconds = time.perf_counter() - begin
-        choice = _figures(plan, plan, some, numbers, placed, model, seconds)
-        if _in_folds(plan, some):
-            folds = _folds(some.X, plan.seed, FOLDS)
-            check_few_rows(plan, some, model, folds, 0 if held is None else len(held))
+        calibrating = 0 if held is None else len(held)
+        choice = _figures(plan, some, numbers, placed, model, seconds, calibrating)
     elif choice is None and plan.algorithm is not None:
         d = len(placed.schema.places)
         warn_of_hardly_any_rows(model.targets[0].ensemble.row_count(), d, _least_to_measure(d))
@@ -188,23 +187,28 @@ def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
 
 def _figures(
     plan: Plan,
-    chosen: Plan,
     rows: Rows,
     numbers: np.ndarray,
     placed: Placed,
     model: Model[TargetModel],
     seconds: float,
+    calibrating: int,
 ) -> Choice:
     """Measure a way to fit that was taken at once, and warn of what is doubtful.
 
-    `numbers` are those that the placed rows have, in ascending order.
+    `numbers` are those that the placed rows have, in ascending order. Where rows are few for their columns
+    the figures are those of folds that hyperparameters are learnt without.
     """
-    folds = _folds(rows.X, plan.seed, FOLDS)
-    alone = measured_one_by_one(chosen, rows, numbers, placed, model, seconds, folds)
+    folds, few = _folds(rows.X, plan.seed, FOLDS), _in_folds(plan, rows)
+    alone = measured_one_by_one(plan, rows, numbers, placed, model, seconds, folds)
+    choice = alone.choice
+    if few:
+        found = check_few_rows(plan, rows, model, folds, calibrating)
+        choice = choice if found.error else choice.in_folds(found, len(folds[0][0]))
     if plan.verbose:
-        print(alone.choice, file=sys.stderr)
-    _warn(plan, rows, alone.choice, alone.residuals, alone.comparable)
-    return alone.choice
+        print(choice, file=sys.stderr)
+    _warn(plan, rows, choice, alone.residuals, alone.comparable, told=few)
+    return choice
 
 
 @contextmanager
@@ -284,7 +288,12 @@ def select(plan: Plan, rows: Rows) -> tuple[Plan, Choice | None, dict[str, objec
 
 
 def _warn(
-    plan: Plan, rows: Rows, choice: Choice, left: Residuals | None, comparable: bool = True
+    plan: Plan,
+    rows: Rows,
+    choice: Choice,
+    left: Residuals | None,
+    comparable: bool = True,
+    told: bool = False,
 ) -> None:
     """Warn of better baselines, of residuals that correlate, and of intervals that do not cover.
 
@@ -295,7 +304,7 @@ def _warn(
         warn_user(better_baselines_text(choice), ChoiceWarning)
     if plan.validation == "random" and left is not None:
         warn_of_neighbours(rows, left)
-    if plan.calibrate is None:
+    if plan.calibrate is None and not told:  # of few rows the cover is told already
         warn_of_cover(choice)
 
 

@@ -90,11 +90,11 @@ def _affordable(plan: Plan, rows: Rows) -> bool:
 
 def check_few_rows(
     plan: Plan, rows: Rows, model: Model[TargetModel], parts: Divisions, calibrating: int = 0
-) -> None:
+) -> Trial:
     """Warn where the model, learnt anew without each part of the rows, shows that they are too few.
 
     Rows that are left out one by one from the fitted model do not show it: they had their say in θ. So
-    many other rows are held out for calibration.
+    many other rows are held out for calibration. Returned are the figures.
     """
     doing("predicting the rows in folds")
     tested = rows.y[np.concatenate([test for _, test in parts])]
@@ -118,6 +118,7 @@ def check_few_rows(
     with np.errstate(all="ignore"), silenced(Warning):
         found, mean = trial(learnt), trial(plain)
     warn_of_few_rows(found, mean, len(rows), rows.X.shape[1], calibrating)
+    return found
 
 
 class _Predicted(NamedTuple):

@@ -264,6 +264,12 @@ class Choice:
         order = [replace(one, chosen=one.name == taken) for one in order]
         return Choice(validation, rows, held_out, (*order, *sorted(others, key=lambda t: t.nlpd)))
 
+    def in_folds(self, found: Trial, rows: int) -> Choice:
+        """The same with the figures of the one candidate in folds, each learnt from so many rows."""
+        figures = {"rmse": found.rmse, "nlpd": found.nlpd, "cover": found.cover}
+        trials = tuple(replace(t, **figures) if t.chosen else t for t in self.trials)
+        return replace(self, validation="random", rows=rows, trials=trials)
+
     @property
     def best(self) -> Trial:
         """The candidate that was taken."""

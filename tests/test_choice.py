@@ -24,6 +24,7 @@ from distgp.selection import (
     NeighboursWarning,
     RepeatsWarning,
     _folds,
+    alone,
     candidates,
     hold_out,
     trials,
@@ -1066,13 +1067,21 @@ def test_a_time_limit_changes_nothing_up_to_so_many_rows_and_says_so():
 
 
 @pytest.mark.parametrize("calibrate", [None, "conformal"])
-def test_few_rows_of_a_file_are_measured_as_those_in_memory_are(tmp_path, calibrate):
+def test_few_rows_of_a_file_are_measured_as_those_in_memory_are(tmp_path, calibrate, monkeypatch):
+    known, predicted = [], alone._predicted
+
+    def noted(plan, rows, *given):
+        out = predicted(plan, rows, *given)
+        known.append(np.allclose(out.y, rows.y[out.places]))
+        return out
+
+    monkeypatch.setattr(alone, "_predicted", noted)
     X, y = smooth(260)
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(tmp_path / "rows.parquet")
     gp = DistributedGPRegressor(n_iter=10, calibrate=calibrate)
     table = gp.fit_parquet(tmp_path / "rows.parquet", "y").choice_
     assert table.validation == "one by one" and table.best.name == "exact GP"
-    assert table.held_out == table.rows == gp.experts_.row_count() < 261
+    assert table.held_out == table.rows == gp.experts_.row_count() < 261 and known == [True]
     if calibrate is None:
         other = DistributedGPRegressor(n_iter=10).fit(X, y).choice_
         figures = [

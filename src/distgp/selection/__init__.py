@@ -140,8 +140,8 @@ def _chosen_and_fitted(plan: Plan, rows: Rows) -> Fitted:
         model = placed.with_inputs(fit(chosen, placed), chosen, along)
     if at_once:  # its figures come with the fit
         seconds = time.perf_counter() - begin
-        numbers, calibrating = np.arange(len(rows)), 0 if held is None else len(held)
-        choice = _figures(chosen, rows, numbers, placed, model, seconds, calibrating)
+        calibrating = 0 if held is None else len(held)
+        choice = _figures(chosen, rows, placed, model, seconds, calibrating)
     elif choice is None and _in_folds(chosen, rows):
         folds = _folds(rows.X, plan.seed, FOLDS)
         check_few_rows(chosen, rows, model, folds, 0 if held is None else len(held))
@@ -164,9 +164,9 @@ def fit_files(plan: Plan, rows: FileRows) -> Fitted:
 
 
 def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
-    choice, settled, transforms, held, some, numbers = None, {}, (None,), None, None, np.arange(0)
+    choice, settled, transforms, held, some = None, {}, (None,), None, None
     if plan.measures or plan.target_transform is not None or plan.calibrate is not None:
-        some, numbers, held, rows = _sampled(plan, rows)
+        some, held, rows = _sampled(plan, rows)
         plan = replace(plan, schema=some.schema).settled({}, rows.n)
         some, transforms = transformed(plan, some)
         plan, choice, settled = select(plan, some)
@@ -176,7 +176,7 @@ def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
     if choice is None and settled and some is not None:
         seconds = time.perf_counter() - begin
         calibrating = 0 if held is None else len(held)
-        choice = _figures(plan, some, numbers, placed, model, seconds, calibrating)
+        choice = _figures(plan, some, placed, model, seconds, calibrating)
     elif choice is None and plan.algorithm is not None:
         d = len(placed.schema.places)
         warn_of_hardly_any_rows(model.targets[0].ensemble.row_count(), d, _least_to_measure(d))
@@ -188,7 +188,6 @@ def _chosen_and_fitted_files(plan: Plan, rows: FileRows) -> Fitted:
 def _figures(
     plan: Plan,
     rows: Rows,
-    numbers: np.ndarray,
     placed: Placed,
     model: Model[TargetModel],
     seconds: float,
@@ -196,11 +195,11 @@ def _figures(
 ) -> Choice:
     """Measure a way to fit that was taken at once, and warn of what is doubtful.
 
-    `numbers` are those that the placed rows have, in ascending order. Where rows are few for their columns
-    the figures are those of folds that hyperparameters are learnt without.
+    Where rows are few for their columns the figures are those of folds that hyperparameters are learnt
+    without.
     """
     folds, few = _folds(rows.X, plan.seed, FOLDS), _in_folds(plan, rows)
-    alone = measured_one_by_one(plan, rows, numbers, placed, model, seconds, folds)
+    alone = measured_one_by_one(plan, rows, placed, model, seconds, folds)
     choice = alone.choice
     if few:
         found = check_few_rows(plan, rows, model, folds, calibrating)
@@ -231,10 +230,9 @@ def _calibrated(
     return model
 
 
-def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, np.ndarray, Rows | None, FileRows]:
+def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, Rows | None, FileRows]:
     """Draw a sample of rows that workers read, hold out a part to calibrate on, and tell which are left.
 
-    With the sample come the numbers of its rows in the files.
     Of rows in the order of time the last are held out; else with a row all others with the same inputs.
     """
     last = plan.calibrate == "conformal" and plan.validation == "last"
@@ -243,15 +241,14 @@ def _sampled(plan: Plan, rows: FileRows) -> tuple[Rows, np.ndarray, Rows | None,
     some = found.rows
     warn_of_repeats_in_files(plan, found.copies, rows.n)
     if plan.calibrate is None:
-        return some, found.numbers, None, rows
+        return some, None, rows
     if last:
         test = found.numbers >= rows.n - end
         left = replace(rows, files=rows.files.first(rows.n - end))
     else:
         test = np.isin(np.arange(len(some)), _calibration_rows(plan, some)[1])
         left = replace(rows, left_out=found.left_out(test))
-    kept, held = np.flatnonzero(~test), np.flatnonzero(test)
-    return some.take(kept), found.numbers[kept], some.take(held), left
+    return some.take(np.flatnonzero(~test)), some.take(np.flatnonzero(test)), left
 
 
 def _reached(choice: Choice | None, settled: dict[str, object]) -> AbstractContextManager[None]:

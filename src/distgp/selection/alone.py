@@ -53,7 +53,6 @@ class Alone(NamedTuple):
 def measured_one_by_one(
     plan: Plan,
     rows: Rows,
-    numbers: np.ndarray,
     placed: Placed,
     model: Model[TargetModel],
     seconds: float,
@@ -64,12 +63,12 @@ def measured_one_by_one(
     One exact GP leaves out every row in turn, if that costs little, and baselines predict the same rows in
     folds: these learn from fewer rows, and θ from all, so that what is unfair is in favour of the GP. Else
     rows are drawn, and each is predicted from its nearest others, which is worse than the model is, with
-    many columns far worse. `numbers` are those that the placed rows have, in ascending order.
+    many columns far worse. The placed rows are numbered as these are ordered.
     """
     doing("predicting rows from the others")
     every = not plan.kind.joins_rows and _affordable(plan, rows)
     columns = range(len(model.targets))
-    parts = [_predicted(plan, rows, numbers, placed, model, column, every) for column in columns]
+    parts = [_predicted(plan, rows, placed, model, column, every) for column in columns]
     places, every = parts[0].places, all(part.from_all for part in parts)
     y, mean, std = (np.stack(kind, -1) for kind in list(zip(*parts, strict=True))[2:])
     trial = scored(name_of(plan), y, mean, std, seconds)
@@ -132,13 +131,7 @@ class _Predicted(NamedTuple):
 
 
 def _predicted(
-    plan: Plan,
-    rows: Rows,
-    numbers: np.ndarray,
-    placed: Placed,
-    model: Model[TargetModel],
-    column: int,
-    every: bool,
+    plan: Plan, rows: Rows, placed: Placed, model: Model[TargetModel], column: int, every: bool
 ) -> _Predicted:
     """Predict rows without themselves, every one of them where that costs little."""
     shards, target = placed.of_target(column), model.targets[column]
@@ -148,7 +141,7 @@ def _predicted(
     from_all = found is not None
     if some is None or found is None:
         some, found = from_nearest_others(theta, shards, plan.seed)
-    places = np.searchsorted(numbers, some.rows.cpu().numpy())
+    places = some.rows.cpu().numpy()
     X = rows.X[places]
     return _Predicted(
         from_all, places, target.scaling.mean(some.y, X), *_in_units(target, found, X)
